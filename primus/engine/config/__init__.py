@@ -1,0 +1,48 @@
+"""The configuration of a run as frozen dataclasses, and their file form. Standard library and PyYAML only.
+
+- `container.py`: `ConfigContainer`, the whole run
+- `train.py`, `model.py`, `optim.py`, `data.py`, `checkpoint.py`, `observe.py`, `system.py`: its parts
+- `serialize.py`: container to YAML and back
+"""
+
+from primus.engine.config.checkpoint import CheckpointConfig
+from primus.engine.config.container import ConfigContainer
+from primus.engine.config.data import Blend, DatasetConfig, TokenizerConfig
+from primus.engine.config.model import (
+    AttentionConfig,
+    FusionConfig,
+    InitConfig,
+    ModelConfig,
+    ParallelConfig,
+    PositionConfig,
+)
+from primus.engine.config.observe import LoggerConfig, ProfilingConfig
+from primus.engine.config.optim import DDPConfig, OptimizerConfig, SchedulerConfig
+from primus.engine.config.system import DistConfig, MixedPrecisionConfig, RerunConfig, RNGConfig, RunConfig
+from primus.engine.config.train import EvaluationConfig, TrainConfig
+
+__all__ = [
+    "AttentionConfig",
+    "Blend",
+    "CheckpointConfig",
+    "ConfigContainer",
+    "DDPConfig",
+    "DatasetConfig",
+    "DistConfig",
+    "EvaluationConfig",
+    "FusionConfig",
+    "InitConfig",
+    "LoggerConfig",
+    "MixedPrecisionConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "ParallelConfig",
+    "PositionConfig",
+    "ProfilingConfig",
+    "RNGConfig",
+    "RerunConfig",
+    "RunConfig",
+    "SchedulerConfig",
+    "TokenizerConfig",
+    "TrainConfig",
+]
