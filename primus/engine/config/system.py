@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["DistConfig", "MixedPrecisionConfig", "RerunConfig", "RNGConfig", "RunConfig"]
+__all__ = ["DistConfig", "MixedPrecisionConfig", "RNGConfig", "RerunConfig", "RunConfig"]
 
 Dtype = Literal["float64", "float32", "bfloat16", "float16"]
 
