@@ -1,0 +1,60 @@
+"""Rows of section 5.2: how a model is divided over ranks."""
+
+from primus.backends.megatron.keys.row import inert, live, pending, retired, section
+
+__all__ = ["ROWS"]
+
+_PIPELINE = "Pipeline parallelism is"
+_CONTEXT = "Context parallelism is"
+_EXPERT = "Expert parallelism is"
+_ENCODER = "encoder-decoder pipelines are gone upstream; this engine trains decoder-only models"
+
+# A table: a row's identity on its first line, its meaning below.
+# fmt: off
+ROWS = section(
+    "5.2",
+    retired("model_parallel_size", "int?", "use tensor_model_parallel_size",
+            doc="Old name of `tensor_model_parallel_size`."),
+    live("tensor_model_parallel_size", "int", "model.parallel.tensor_model_parallel_size", minimum=1,
+         doc="Ranks that share each layer's matrices; it divides the attention heads."),
+    inert("encoder_tensor_model_parallel_size", "int", _ENCODER,
+          doc="Tensor-parallel ranks of an encoder."),
+    pending("pipeline_model_parallel_size", "int", _PIPELINE, minimum=1,
+            doc="Stages into which the layers are divided."),
+    pending("pipeline_model_parallel_layout", "str|list[any]?", _PIPELINE,
+            doc="What each stage holds, as text such as `Et*3|(tt|)*29,m|L` or as a list of lists of names."),
+    pending("pipeline_model_parallel_comm_backend", "str?", _PIPELINE, choices=("nccl", "ucc"),
+            doc="Library of the transfers between stages. Null: the default backend."),
+    inert("encoder_pipeline_model_parallel_size", "int", _ENCODER,
+          doc="Pipeline stages of an encoder."),
+    inert("pipeline_model_parallel_split_rank", "int?", _ENCODER,
+          doc="Stage at which the decoder begins."),
+    pending("decoder_first_pipeline_num_layers", "int?", _PIPELINE, minimum=1,
+            doc="Layers of the first stage when it should differ from the others."),
+    pending("decoder_last_pipeline_num_layers", "int?", _PIPELINE, minimum=1,
+            doc="Layers of the last stage when it should differ from the others."),
+    pending("virtual_pipeline_model_parallel_size", "int?", _PIPELINE, minimum=1,
+            doc="Model chunks of a stage as a number that is derived; another name of `num_virtual_stages_per_pipeline_rank`."),
+    pending("num_layers_per_virtual_pipeline_stage", "int?", _PIPELINE, minimum=1,
+            doc="Interleaving by size: layers of each model chunk."),
+    pending("num_virtual_stages_per_pipeline_rank", "int?", _PIPELINE, minimum=1,
+            doc="Interleaving by number: model chunks of each stage."),
+    pending("microbatch_group_size_per_vp_stage", "int?", _PIPELINE, minimum=1,
+            doc="Microbatches that an interleaved schedule sends through a chunk before it turns to the next. Null: one "
+                "per stage."),
+    live("sequence_parallel", "bool", "model.parallel.sequence_parallel",
+         doc="Norms and dropouts work on a slice of the sequence on each tensor-parallel rank; off when there is only one."),
+    pending("context_parallel_size", "int", _CONTEXT, minimum=1,
+            doc="Ranks that share a sequence; twice this number divides `seq_length`."),
+    pending("cp_comm_type", "str|list[str]", _CONTEXT, choices=("p2p", "a2a", "allgather", "all_gather", "a2a+p2p"),
+            doc="How attention reaches keys and values of other ranks: ring, exchange of heads, gathering, or a mix; "
+                "a list chooses per layer."),
+    pending("hierarchical_context_parallel_sizes", "list[int]?", _CONTEXT,
+            doc="Sizes of the exchange and the ring level of `a2a+p2p`; their product is `context_parallel_size`."),
+    pending("expert_model_parallel_size", "int", _EXPERT, minimum=1,
+            doc="Ranks that share the experts of a layer, in contiguous blocks."),
+    pending("expert_tensor_parallel_size", "int?", _EXPERT, minimum=1,
+            doc="Ranks that share one expert's matrices. Null: `tensor_model_parallel_size`."),
+    pending("high_priority_stream_groups", "list[str]", "Stream priorities by group are",
+            doc="Process groups, by name, whose device streams get high priority."),
+)

@@ -1,0 +1,56 @@
+"""Rows of sections 11.1 and 11.2: the build switch, Primus-Turbo kernels and sink attention."""
+
+from primus.backends.megatron.keys.row import inert, pending, removed, section
+
+__all__ = ["ROWS"]
+
+_TURBO = "The Turbo kernels are"
+_SINK = "Sink attention is"
+
+# A table: a row's identity on its first line, its meaning below.
+# fmt: off
+_BUILD = section(
+    "11.1",
+    inert("disable_compile_dependencies", "bool", "no native extension is compiled when a run starts",
+          doc="Do not build native extensions at start."),
+)
+
+_KERNELS = section(
+    "11.2",
+    pending("enable_primus_turbo", "bool", _TURBO,
+            doc="Master switch: without it none of the `use_turbo_` keys acts."),
+    pending("use_turbo_attention", "bool", _TURBO,
+            doc="Turbo's attention kernel; it drops attention dropout."),
+    pending("use_sink_attention", "bool", _SINK,
+            doc="Each head learns a sink that takes up attention without giving a value, as in GPT-OSS."),
+    pending("sink_sliding_window", "int", _SINK, minimum=0,
+            doc="Keys that a token sees in a sink layer, itself included. 0: all."),
+    pending("sink_window_even_layers_only", "bool", _SINK,
+            doc="Apply the window to layers 0, 2, 4 and so on; the others see everything."),
+    pending("use_turbo_gemm", "bool", _TURBO,
+            doc="Turbo's matrix products in dense linear layers."),
+    removed("use_turbo_parallel_linear", "use_turbo_gemm",
+            doc="Former name of `use_turbo_gemm`."),
+    pending("use_turbo_grouped_gemm", "bool", _TURBO,
+            doc="Turbo's grouped products in expert layers."),
+    removed("use_turbo_grouped_mlp", "use_turbo_grouped_gemm",
+            doc="Former name of `use_turbo_grouped_gemm`."),
+    pending("moe_use_fused_router_with_aux_score", "bool", _TURBO,
+            doc="Choose experts and compute the balancing scores in one kernel."),
+    pending("enable_turbo_attention_float8", "bool", _TURBO,
+            doc="Run Turbo's attention in 8 bits. Needs `use_turbo_attention`."),
+    pending("use_turbo_deepep", "bool", _TURBO,
+            doc="Dispatch tokens to experts through Turbo's DeepEP transport."),
+    pending("turbo_deepep_num_cu", "int", _TURBO, minimum=1,
+            doc="Compute units that the DeepEP transport may use."),
+    pending("turbo_deepep_use_comm_stream", "bool", _TURBO,
+            doc="Give the DeepEP transport a device stream of its own."),
+    pending("turbo_sync_free_moe_stage", "int", _TURBO, choices=(0, 1, 2, 3),
+            doc="How much of the expert layer runs without waiting for the host: a bundle of the other switches, 0 for none."),
+    pending("use_turbo_fused_act_with_probs", "bool", _TURBO,
+            doc="Activation and routing weight in one pass inside Turbo's experts."),
+    pending("use_turbo_rms_norm", "bool", _TURBO,
+            doc="Turbo's RMSNorm kernel."),
+)
+
+ROWS = _BUILD + _KERNELS

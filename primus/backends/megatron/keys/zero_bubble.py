@@ -1,0 +1,60 @@
+"""Rows of section 11.3: the zero-bubble pipeline runtime."""
+
+from primus.backends.megatron.keys.row import pending, section
+
+__all__ = ["ROWS"]
+
+_PIPELINE = "Pipeline parallelism is"
+
+# A table: a row's identity on its first line, its meaning below.
+# fmt: off
+ROWS = section(
+    "11.3",
+    pending("patch_zero_bubble", "bool", _PIPELINE,
+            doc="Choose the schedule by the keys of this section. Excludes `patch_primus_pipeline`."),
+    pending("debug_scheduler_table", "bool", _PIPELINE,
+            doc="Print the schedule's table once, a line for each stage."),
+    pending("enable_zb_runtime", "bool", _PIPELINE,
+            doc="Run the schedules of this section in one runtime; `patch_zero_bubble` decides alone."),
+    pending("pre_communication_optimization", "bool", _PIPELINE,
+            doc="Send one element ahead of each transfer to wake the link. Needs `overlap_p2p_comm`."),
+    pending("zero_bubble_pipeline_timers_start_iter", "int", _PIPELINE, minimum=0,
+            doc="First iteration in which the automatic scheduler times forward, backward and weight gradient."),
+    pending("zero_bubble_pipeline_timers_end_iter", "int", _PIPELINE, minimum=0,
+            doc="Last timed iteration; the schedule made from the timings takes over after it."),
+    pending("zero_bubble_max_pending_backward", "int|str", _PIPELINE,
+            doc="Activations that a stage may hold, in microbatches: the number of stages gives ZB1P, twice that ZB2P, "
+                "`auto` what memory allows."),
+    pending("zero_bubble_adaptive_memory_limit_percentile", "int", _PIPELINE, minimum=1, maximum=100,
+            doc="Percentage of device memory that the automatic limit may fill."),
+    pending("enable_optimizer_post_validation", "bool", _PIPELINE,
+            doc="Step before the global gradient norm is known and roll back when it should have clipped or skipped."),
+    pending("enable_exactly_numeric_match", "bool", _PIPELINE,
+            doc="Roll back from a copy, bit for bit, instead of undoing the arithmetic."),
+    pending("enable_zero_bubble", "bool", _PIPELINE,
+            doc="Split weight gradients from the backward pass; acts under `patch_zero_bubble` only."),
+    pending("zero_bubble_v_schedule", "bool", _PIPELINE,
+            doc="Fold the model into a V, two chunks a stage, so that first and last layer share a stage."),
+    pending("zero_bubble_v_schedule_mem_setup", "str", _PIPELINE, choices=("half", "min", "zb"),
+            doc="Memory of the V schedule: half or a third of 1F1B's at some bubble, or the same without a bubble."),
+    pending("enable_1f1b_v", "bool", _PIPELINE,
+            doc="The V fold with whole backward passes. Needs `enable_zero_bubble: false`."),
+    pending("allow_padding_num_layers", "bool", _PIPELINE,
+            doc="Fill the last stages with layers that do nothing when the depth does not divide evenly."),
+    pending("profile_memory_iter", "int", _PIPELINE, minimum=-1,
+            doc="Iteration whose allocations are recorded on every stage; -1 for none."),
+    pending("interleave_group_size", "int", _PIPELINE, minimum=0,
+            doc="Microbatches that an interleaved schedule moves together; fewer need less memory. 0: one per stage."),
+    pending("offload_chunk_num", "int", _PIPELINE, minimum=0,
+            doc="First model chunks of each stage whose activations may go to the host under `cpu_offload`."),
+    pending("offload_time", "float", _PIPELINE, minimum=0,
+            doc="Time of one copy to the host, as a share of the longest microbatch of a stage."),
+    pending("auto_offload_time", "bool", _PIPELINE,
+            doc="Estimate `offload_time` from the device's speed and its link to the host."),
+    pending("offload_overlap_sr", "bool", _PIPELINE,
+            doc="Copies to and from the host may run at the same time."),
+    pending("num_seq_splits", "int", _PIPELINE, minimum=1,
+            doc="Slices of each sequence that travel through the pipeline one after the other."),
+    pending("cpu_offload", "bool", _PIPELINE,
+            doc="Keep the activations of the first chunks in host memory between forward and backward."),
+)
