@@ -1,0 +1,78 @@
+"""The grammar of data blends and splits, and the files that may hold them.
+
+A blend is a list of prefixes, or of weight-prefix pairs; a string is split at blanks. An odd number of words is a list of
+prefixes; in an even number, if every other word is a number, these are weights. Everything here raises `BlendError`, whose text
+says what is wrong and fits behind the key that gave the blend.
+"""
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+__all__ = ["SPLITS", "BlendError", "parse_blend", "read_split_lists", "read_words", "split_shares"]
+
+SPLITS = ("train", "valid", "test")
+
+
+class BlendError(ValueError):
+    """A blend, a split or a file with blends cannot be used."""
+
+
+def parse_blend(words: Any) -> tuple[list[str], tuple[float, ...] | None]:
+    """Return the prefixes of a blend and their weights, None if it has none."""
+    listed = words.split() if isinstance(words, str) else words
+    if not isinstance(listed, (list, tuple)):
+        raise BlendError(f"a blend is a list or a string of prefixes, not {type(words).__name__}")
+    tokens = [str(word).strip() for word in listed]
+    if not tokens or not all(tokens):
+        raise BlendError("a prefix is empty")
+    numbers = [_number(token) for token in tokens[::2]]
+    weights = tuple(number for number in numbers if number is not None)
+    if len(tokens) % 2 or not weights:
+        return tokens, None
+    if len(weights) < len(numbers):
+        odd = tokens[2 * numbers.index(None)]
+        raise BlendError(f"either every prefix has a weight before it or none has; {odd} stands where a weight is expected")
+    if not all(math.isfinite(weight) and weight >= 0 for weight in weights) or sum(weights) == 0:
+        raise BlendError("weights must not be negative, and not all of them 0")
+    return tokens[1::2], weights
+
+
+def split_shares(text: str) -> tuple[float, float, float]:
+    """Return the shares of train, valid and test, which sum to 1; every number in the text counts, missing ones are 0."""
+    try:
+        numbers = [float(number) for number in re.findall(r"[.0-9]+", text)]
+    except ValueError as error:
+        raise BlendError(str(error)) from error
+    if not 1 <= len(numbers) <= len(SPLITS) or sum(numbers) <= 0:
+        raise BlendError("a split is one to three shares for train, valid and test, for example 99,1,0")
+    train, valid, test = (number / sum(numbers) for number in [*numbers, 0.0, 0.0][:3])
+    return train, valid, test
+
+
+def read_words(path: str) -> str:
+    """Return the text of a file that holds one blend."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise BlendError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def read_split_lists(path: str) -> dict[str, Any]:
+    """Return the blends of train, valid and test from a JSON file; each may be null."""
+    try:
+        lists = json.loads(read_words(path))
+    except json.JSONDecodeError as error:
+        raise BlendError(f"{path} is not JSON: {error}") from error
+    if not isinstance(lists, dict) or set(lists) != set(SPLITS):
+        raise BlendError(f"{path} must be a JSON object with the keys train, valid and test, each a blend or null")
+    return lists
+
+
+def _number(token: str) -> float | None:
+    try:
+        return float(token)
+    except ValueError:
+        return None

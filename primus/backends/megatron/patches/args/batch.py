@@ -1,0 +1,145 @@
+"""How the batch is cut: data parallelism, microbatches and batch ramp-up.
+
+global_batch_size = micro_batch_size x data-parallel size x microbatches, for every size that the ramp runs through.
+"""
+
+import re
+
+from primus.backends.megatron.params import Params, Problems, Rule, Unreadable, or_list, show
+from primus.engine.config.batch import BatchPlan
+
+__all__ = ["RULES", "batch_plan", "data_parallel_size", "global_batch_size", "rampup"]
+
+_DEGREES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+
+
+def data_parallel_size(p: Params) -> int:
+    """Return the number of model replicas: what the world size leaves after tensor, pipeline and context parallelism."""
+    width = _model_width(p)
+    if p.world_size % width:
+        raise Unreadable("world size")
+    return p.world_size // width
+
+
+def global_batch_size(p: Params) -> int:
+    """Return the samples of one optimizer step at full size; null means one microbatch a data-parallel rank."""
+    size: int | None = p["global_batch_size"]
+    return p["micro_batch_size"] * data_parallel_size(p) if size is None else size
+
+
+def rampup(p: Params) -> tuple[int, int, int] | None:
+    """Return (start, increment, samples), from a list or from words such as `2 2 12`; None without ramp-up."""
+    given = p["rampup_batch_size"]
+    if given is None:
+        return None
+    ramp = _three_integers(given)
+    if ramp is None or any(_ramp_faults(ramp, global_batch_size(p))):
+        raise Unreadable("rampup_batch_size")
+    return ramp
+
+
+def batch_plan(p: Params) -> BatchPlan:
+    """Return the batch size as a function of consumed samples."""
+    return BatchPlan(
+        micro_batch_size=p["micro_batch_size"],
+        global_batch_size=global_batch_size(p),
+        data_parallel_size=data_parallel_size(p),
+        rampup=rampup(p),
+        round_down=p["decrease_batch_size_if_needed"],
+    )
+
+
+def world_is_divisible(p: Params) -> Problems:
+    """The ranks form whole model replicas."""
+    width = _model_width(p)
+    if p.world_size % width == 0:
+        return
+    degrees = " x ".join(p.where(key) for key in _DEGREES if p[key] != 1)
+    below = p.world_size // width * width
+    counts = or_list([n for n in (below, below + width) if n])
+    yield f"{p.world_size} processes are no multiple of {degrees}, {width} in all: start {counts}, or change the degree."
+
+
+def batch_is_whole_microbatches(p: Params) -> Problems:
+    """Every rank gets the same whole number of microbatches."""
+    plan, size = batch_plan(p), global_batch_size(p)
+    if plan.rampup is not None:
+        return
+    unit = f"{p.where('micro_batch_size')} x data-parallel size {plan.data_parallel_size} = {plan.unit}"
+    if plan.round_down:
+        if size < plan.unit:
+            yield f"{p.where('global_batch_size')} is smaller than {unit} and cannot be rounded down to it: use {plan.unit}."
+    elif size % plan.unit:
+        nearest = _nearest(size, plan.unit)
+        yield (
+            f"{p.where('global_batch_size')} is not a multiple of {unit}: "
+            f"use {nearest}, or set decrease_batch_size_if_needed: true."
+        )
+
+
+def ramp_is_readable(p: Params) -> Problems:
+    """A ramp is three integers that lead from the start exactly to the full batch."""
+    given = p["rampup_batch_size"]
+    if given is None:
+        return
+    ramp = _three_integers(given)
+    if ramp is None:
+        yield f"{p.where('rampup_batch_size')} must be three integers: start size, increment, samples, for example 2 2 12."
+        return
+    for fault in _ramp_faults(ramp, global_batch_size(p)):
+        yield f"{p.where('rampup_batch_size')}: {fault} (full size: {p.where('global_batch_size')})."
+
+
+def ramp_sizes_are_whole_microbatches(p: Params) -> Problems:
+    """Every size of the ramp is cut like the full batch."""
+    plan = batch_plan(p)
+    if plan.rampup is None:
+        return
+    unit = f"{p.where('micro_batch_size')} x data-parallel size {plan.data_parallel_size} = {plan.unit}"
+    wrong = [size for size in plan.sizes() if (size < plan.unit if plan.round_down else size % plan.unit)]
+    if wrong:
+        yield (
+            f"{p.where('rampup_batch_size')} trains with batches of {show(plan.sizes()[:9])}, but {or_list(wrong[:3])} is no "
+            f"multiple of {unit}: let start and increment be multiples of {plan.unit}."
+        )
+
+
+RULES: tuple[Rule, ...] = (
+    world_is_divisible,
+    batch_is_whole_microbatches,
+    ramp_is_readable,
+    ramp_sizes_are_whole_microbatches,
+)
+
+
+def _model_width(p: Params) -> int:
+    width = 1
+    for key in _DEGREES:
+        width *= p[key]
+    return width
+
+
+def _nearest(size: int, unit: int) -> str:
+    below = size // unit * unit
+    return or_list([n for n in (below, below + unit) if n])
+
+
+def _three_integers(given: object) -> tuple[int, int, int] | None:
+    parts = re.split(r"[,\s]+", given.strip("[] ")) if isinstance(given, str) else given
+    if not isinstance(parts, (list, tuple)):
+        return None
+    try:
+        start, increment, samples = (int(part) for part in parts)
+    except (TypeError, ValueError):
+        return None
+    return start, increment, samples
+
+
+def _ramp_faults(ramp: tuple[int, int, int], full: int) -> Problems:
+    start, increment, samples = ramp
+    if start < 1 or increment < 1 or samples < 0:
+        yield "start and increment must be at least 1 and the samples not negative"
+    elif start >= full:
+        yield f"the start {start} must be smaller than the full batch; without ramp-up write null"
+    elif (full - start) % increment:
+        yield f"steps of {increment} from {start} never reach {full} exactly; let the increment divide {full - start}"

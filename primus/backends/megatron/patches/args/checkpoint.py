@@ -1,0 +1,63 @@
+"""What is saved, what a run starts from, and which of these choices need one another."""
+
+from collections.abc import Iterator
+
+from primus.backends.megatron.params import Derivation, Params, Problems, Rewrite, Rule
+
+__all__ = ["DERIVATIONS", "RULES"]
+
+
+def evaluation_only_needs_no_optimizer(p: Params) -> Iterator[Rewrite]:
+    """A run that never steps restores no optimizer."""
+    if p["skip_train"] and not p["no_load_optim"]:
+        yield Rewrite(key="no_load_optim", value=True, reason="skip_train is true")
+
+
+def saving_has_an_interval(p: Params) -> Problems:
+    """Saves come at an interval, and what is kept is a multiple of it."""
+    every, keep = p["save_interval"], p["save_retain_interval"]
+    if p["save"] is None:
+        return
+    if every is None or every < 1:
+        yield f"{p.where('save')} needs a save_interval of at least 1 (it is {p.where('save_interval')})."
+    elif keep is not None and keep % every:
+        nearest = max(1, round(keep / every)) * every
+        yield f"{p.where('save_retain_interval')} is not a multiple of {p.where('save_interval')}: use {nearest}, or null."
+
+
+def saved_things_have_a_place(p: Params) -> Problems:
+    """Continuing and progress notes live in the checkpoint folder."""
+    for key in ("auto_continue_train", "log_progress"):
+        if p[key] and p["save"] is None:
+            yield f"{p.where(key)} works in the checkpoint folder, but {p.where('save')}: set save, such as save: checkpoints."
+
+
+def main_params_come_without_optimizer(p: Params) -> Problems:
+    """fp32 main parameters are read instead of the optimizer, not beside it."""
+    if p["load_main_params_from_ckpt"] and not p["no_load_optim"]:
+        yield f"{p.where('load_main_params_from_ckpt')} needs no_load_optim: true (it is {p.where('no_load_optim')})."
+
+
+def torch_format_has_cpu_groups(p: Params) -> Problems:
+    """The torch format gathers a sharded optimizer on the CPU."""
+    if p["ckpt_format"] == "torch" and p["use_distributed_optimizer"] and not p["enable_gloo_process_groups"]:
+        yield (
+            f"{p.where('enable_gloo_process_groups')}, but {p.where('ckpt_format')} gathers the sharded optimizer over these "
+            "groups: set it to true, or use ckpt_format: torch_dist."
+        )
+
+
+def step_has_a_folder(p: Params) -> Problems:
+    """`ckpt_step` picks one checkpoint of the folder that is loaded."""
+    if p["ckpt_step"] and p["load"] is None and p["pretrained_checkpoint"] is None:
+        yield f"{p.where('ckpt_step')} picks a checkpoint, but neither load nor pretrained_checkpoint is set: set one of them."
+
+
+DERIVATIONS: tuple[Derivation, ...] = (evaluation_only_needs_no_optimizer,)
+RULES: tuple[Rule, ...] = (
+    saving_has_an_interval,
+    saved_things_have_a_place,
+    main_params_come_without_optimizer,
+    torch_format_has_cpu_groups,
+    step_has_a_folder,
+)

@@ -1,0 +1,148 @@
+"""Flat values to `ConfigContainer`: a field that one key decides gets its value as it is, the other fields are computed here.
+
+`to_container` and `sources` are the names to use. `COMPUTED` maps a container path to the function that gives its value; every
+other path has exactly one live key whose `target` it is.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from primus.backends.megatron.params import Params
+from primus.backends.megatron.patches.args import architecture, batch, data, duration, logging, positions, precision, schedule
+from primus.backends.megatron.patches.args.tokenizer import SIZED, tokenizer_model
+from primus.core.keys import Key
+from primus.engine.config import ConfigContainer
+from primus.engine.config.serialize import from_dict, to_dict
+
+__all__ = ["COMPUTED", "sources", "targets", "to_container"]
+
+Keys = Mapping[str, Key]
+Quantity = Callable[[Params], Any]
+
+
+def to_container(p: Params, keys: Keys) -> ConfigContainer:
+    """Return the container of checked values."""
+    tree: dict[str, Any] = {"run": to_dict(p.run)}
+    for name, key in keys.items():
+        for path in targets(key):
+            if path not in COMPUTED and p[name] is not None:
+                _put(tree, path, p[name])
+    for path, quantity in COMPUTED.items():
+        value = quantity(p)
+        _put(tree, path, to_dict(value) if hasattr(value, "__dataclass_fields__") else value)
+    return cast(ConfigContainer, from_dict(tree))
+
+
+def sources(p: Params, keys: Keys) -> dict[str, str]:
+    """Return, for each container path that the user's keys decide, where they were set."""
+    notes: dict[str, list[str]] = {}
+    for name, key in keys.items():
+        if name in p and not p.is_preset(name):
+            for path in targets(key):
+                notes.setdefault(path, []).append(f"{p.source(name)} ({name})")
+    return {path: ", ".join(texts) for path, texts in notes.items()}
+
+
+def targets(key: Key) -> tuple[str, ...]:
+    """Return the container paths that a live key decides."""
+    if key.status != "live" or not key.target:
+        return ()
+    return tuple(path.strip() for path in key.target.split(","))
+
+
+def _put(tree: dict[str, Any], path: str, value: Any) -> None:
+    *parents, leaf = path.split(".")
+    for parent in parents:
+        tree = tree.setdefault(parent, {})
+    tree[leaf] = value
+
+
+def _input(key: str) -> Quantity:
+    return lambda p: None if p[key] is None else p.input_path(p[key])
+
+
+def _output(key: str) -> Quantity:
+    return lambda p: None if p[key] is None else p.output_path(p[key])
+
+
+def _backend(p: Params) -> str:
+    """`use_flash_attn` is a preference that an explicit backend outweighs."""
+    return "flash" if p["attention_backend"] == "auto" and p["use_flash_attn"] else str(p["attention_backend"])
+
+
+def _fuses_activation(p: Params) -> bool:
+    gated = architecture.activation(p) == "swiglu"
+    return bool(p["bias_swiglu_fusion"] if gated else p["bias_gelu_fusion"] and p["add_bias_linear"])
+
+
+_TRAIN: dict[str, Quantity] = {
+    "train.global_batch_size": batch.global_batch_size,
+    "train.rampup_batch_size": batch.rampup,
+    "train.train_iters": duration.train_iters,
+}
+_MODEL: dict[str, Quantity] = {
+    "model.num_layers": architecture.num_layers,
+    "model.ffn_hidden_size": architecture.ffn_hidden_size,
+    "model.seq_length": positions.seq_length,
+    "model.vocab_size": lambda p: None,
+    "model.activation": architecture.activation,
+    "model.tie_embeddings": lambda p: not p["untie_embeddings_and_output_weights"],
+    "model.attention.num_query_groups": architecture.num_query_groups,
+    "model.attention.kv_channels": architecture.kv_channels,
+    "model.attention.add_qkv_bias": lambda p: p["add_qkv_bias"] or p["add_bias_linear"],
+    "model.attention.qk_norm": architecture.qk_norm,
+    "model.attention.backend": _backend,
+    "model.attention.softmax_in_fp32": lambda p: p["attention_softmax_in_fp32"] or p["apply_query_key_layer_scaling"],
+    "model.position.type": positions.position_type,
+    "model.position.max_position_embeddings": positions.max_position_embeddings,
+    "model.position.yarn_original_max_position_embeddings": positions.yarn_original_context,
+    "model.fusion.bias_activation": _fuses_activation,
+    "model.fusion.rope": lambda p: p["apply_rope_fusion"] and positions.position_type(p) == "rope",
+}
+_OPTIMIZATION: dict[str, Quantity] = {
+    "optimizer.lr": lambda p: p["lr"] or 0.0,
+    "optimizer.weight_decay": lambda p: schedule.weight_decay_range(p)[1],
+    "scheduler.lr_decay_steps": schedule.decay_samples,
+    "scheduler.lr_warmup_steps": schedule.warmup_samples,
+    "scheduler.wsd_decay_steps": schedule.anneal_samples,
+    "scheduler.start_weight_decay": lambda p: schedule.weight_decay_range(p)[0],
+    "scheduler.end_weight_decay": lambda p: schedule.weight_decay_range(p)[1],
+    "scheduler.weight_decay_incr_steps": duration.total_samples,
+    "mixed_precision.params_dtype": precision.params_dtype,
+    "mixed_precision.grad_dtype": precision.grad_dtype,
+    "mixed_precision.loss_scale": precision.loss_scale,
+}
+_DATA: dict[str, Quantity] = {
+    "dataset.blend": data.blend,
+    "dataset.train_blend": lambda p: data.split_blends(p)["train"],
+    "dataset.valid_blend": lambda p: data.split_blends(p)["valid"],
+    "dataset.test_blend": lambda p: data.split_blends(p)["test"],
+    "dataset.split": data.split,
+    "dataset.cache_path": _input("data_cache_path"),
+    "dataset.create_attention_mask_in_dataloader": data.builds_mask,
+    "tokenizer.model": tokenizer_model,
+    "tokenizer.vocab_size": lambda p: p["vocab_size"] if p["tokenizer_type"] in SIZED else None,
+    "tokenizer.vocab_file": _input("vocab_file"),
+    "tokenizer.merge_file": _input("merge_file"),
+}
+_OUTPUT: dict[str, Quantity] = {
+    "run.task": lambda p: p.run.task,
+    "checkpoint.ckpt_step": lambda p: p["ckpt_step"] or None,
+    "checkpoint.save": _output("save"),
+    "checkpoint.load": _input("load"),
+    "checkpoint.pretrained_checkpoint": _input("pretrained_checkpoint"),
+    "logger.tensorboard_dir": logging.tensorboard_folder,
+    "logger.wandb_project": logging.wandb_project,
+    "logger.wandb_exp_name": logging.wandb_name,
+    "logger.wandb_save_dir": logging.wandb_folder,
+    "logger.mlflow_run_name": logging.mlflow_run_name,
+    "logger.mlflow_experiment_name": lambda p: None if p["disable_mlflow"] else p["mlflow_experiment_name"],
+    "logger.file_sink_level": logging.file_level,
+    "logger.stderr_sink_level": logging.stderr_level,
+    "profiling.with_cpu": lambda p: not p["disable_profiler_activity_cpu"],
+    "profiling.memory_snapshot_path": logging.memory_snapshot,
+    "rerun.result_rejected_tracker_filename": _output("result_rejected_tracker_filename"),
+}
+
+COMPUTED: dict[str, Quantity] = {**_TRAIN, **_MODEL, **_OPTIMIZATION, **_DATA, **_OUTPUT}
+"""Container path to the function that gives its value."""
