@@ -28,8 +28,8 @@ ROWS = section(
     live("num_attention_heads", "int?", "model.attention.num_attention_heads", minimum=1,
          doc="Query heads of a layer; a multiple of the tensor-parallel size."),
     live("attention_backend", "str", "model.attention.backend", choices=("auto", "flash", "fused", "unfused", "local"),
-         doc="`auto`, `flash` and `fused` use torch's scaled_dot_product_attention; `unfused` and `local` multiply, "
-             "soften and multiply in plain sight."),
+         doc="`auto`, `flash` and `fused` use torch's scaled_dot_product_attention; `unfused` and `local` compute "
+             "scores, softmax and context step by step."),
     live("group_query_attention", "bool", "model.attention.num_query_groups",
          doc="Let groups of query heads share key and value heads; without it `num_query_groups` is ignored."),
     live("qk_layernorm", "bool", "model.attention.qk_norm",

@@ -13,7 +13,7 @@ _NUMERICS = section(
     live("apply_query_key_layer_scaling", "bool", "model.attention.query_key_layer_scaling",
          doc="Divide attention scores by the layer's number and multiply back in fp32, which keeps them in float16's range."),
     live("attention_softmax_in_fp32", "bool", "model.attention.softmax_in_fp32",
-         doc="Explicit attention of a 16-bit model: soften the scores in fp32. Fused attention always does."),
+         doc="Explicit attention of a 16-bit model: take the softmax in fp32. Fused attention always does."),
 )
 
 _FUSIONS = section(

@@ -62,7 +62,8 @@ ROWS = section(
     live("log_interval", "int", "logger.log_interval", minimum=1,
          doc="Iterations between console lines and between rows of `metrics.jsonl`."),
     live("tensorboard_dir", "path?", "logger.tensorboard_dir",
-         doc="Folder of TensorBoard events. Null: `tensorboard` in the run folder, when `disable_tensorboard` is false."),
+         doc="Folder of TensorBoard events; giving one switches TensorBoard on. "
+             "Null: `tensorboard` in the run folder, when `disable_tensorboard` is false."),
     live("logging_level", "int?", "logger.stderr_sink_level", minimum=0,
          doc="Least level of the console as one of Python's numbers; when set it wins over `stderr_sink_level`."),
     inert("config_logger_dir", "path", "`config.yaml` in the run folder already records the complete configuration",
@@ -74,7 +75,7 @@ ROWS = section(
     inert("app_tag_run_version", "str", _ONE_LOGGER,
           doc="Version that OneLogger notes beside `app_tag_run_name`."),
     live("disable_tensorboard", "bool", "logger.tensorboard_dir",
-         doc="Write no TensorBoard events; `profile` switches them on again."),
+         doc="Write no TensorBoard events. A `tensorboard_dir` of your own or `profile` outweighs the preset's value."),
     live("disable_wandb", "bool", "logger.wandb_project",
          doc="Do not use W&B, whatever the other `wandb_` keys say."),
     live("disable_mlflow", "bool", "logger.mlflow_run_name",

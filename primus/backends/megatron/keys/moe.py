@@ -33,7 +33,7 @@ ROWS = section(
     pending("moe_router_topk", "int", _MOE, minimum=1,
             doc="Experts that each token visits."),
     pending("moe_router_pre_softmax", "bool", _MOE,
-            doc="Soften over all experts before the choice, so that the chosen weights need not sum to one."),
+            doc="Take the softmax over all experts before the choice, so that the chosen weights need not sum to one."),
     pending("moe_router_num_groups", "int?", _MOE, minimum=1,
             doc="Groups of experts for a choice in two stages."),
     pending("moe_router_group_topk", "int?", _MOE, minimum=1,
