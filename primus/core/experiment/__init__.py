@@ -1,0 +1,32 @@
+"""From an experiment file to flat parameters that remember where they were set. Standard library and PyYAML only.
+
+- `load.py`: `load_experiment`, the whole way
+- `experiment.py`: `Experiment` and `Module`, what comes out
+- `layout.py`: the two ways of writing an experiment file
+- `presets.py`: where presets lie
+- `extends.py`: a file with everything it extends
+- `document.py`: one YAML file as values with their lines
+- `words.py`: the command line's keys
+- `substitute.py`: `${VAR}` and `${VAR:default}`
+- `scalars.py`: numbers and bools as people write them
+- `value.py`: `Value`, trees of values, merging
+- `nearest.py`: suggestions for unknown words
+"""
+
+from primus.core.experiment.experiment import Experiment, Module
+from primus.core.experiment.load import load_experiment
+from primus.core.experiment.nearest import by_nearness, did_you_mean, nearest
+from primus.core.experiment.presets import shipped_presets
+from primus.core.experiment.value import Value, is_preset_source
+
+__all__ = [
+    "Experiment",
+    "Module",
+    "Value",
+    "by_nearness",
+    "did_you_mean",
+    "is_preset_source",
+    "load_experiment",
+    "nearest",
+    "shipped_presets",
+]
