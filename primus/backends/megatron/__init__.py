@@ -1,0 +1,14 @@
+"""The Megatron front door: flat Megatron keys to the container. "Backend" means a configuration language here, not kernels.
+
+- `argument_builder.py`: `MegatronArgBuilder`, the four passes from an experiment's module to a container
+- `keys/`: one row a key: type, choices, status, target, meaning
+- `params.py`: the flat values as derivations and rules read them
+- `patches/args/`: derivations and cross-key rules, one subject a file
+- `blends.py`: the grammar of data blends and splits
+- `announcements.py`: lines about values that change what a user probably means
+- `to_container.py`: where each container field comes from
+"""
+
+from primus.backends.megatron.argument_builder import Built, MegatronArgBuilder
+
+__all__ = ["Built", "MegatronArgBuilder"]

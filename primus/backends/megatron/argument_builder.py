@@ -56,7 +56,7 @@ class MegatronArgBuilder:
         return Built(config=to_container(params, KEYS), sources=sources(params, KEYS), notices=notices)
 
     def _checked(self) -> tuple[Params, list[str], list[str]]:
-        typed, problems, notices = check_params(KEYS, self._module.params, defaults())
+        typed, problems, notices = check_params(KEYS, self._module.params, self._module.defaults)
         params = Params(
             values={**self._module.params, **typed},
             run=self._run,

@@ -6,16 +6,16 @@ that one mistake gives one message.
 """
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from primus.core.experiment import Value, is_preset_source
+from primus.core.keys import show_value
 from primus.engine.config import RunConfig
 
-__all__ = ["Derivation", "Notices", "Params", "Problems", "Rewrite", "Rule", "Unreadable", "or_list", "show"]
+__all__ = ["Derivation", "Notices", "Params", "Problems", "Rewrite", "Rule", "Unreadable", "or_list"]
 
 Problems = Iterator[str]
 Notices = Iterator[str]
@@ -70,7 +70,7 @@ class Params:
 
     def where(self, key: str) -> str:
         """Return `key value (source)` for a message."""
-        return f"{key} {show(self[key])} ({self.source(key)})"
+        return f"{key} {show_value(self[key])} ({self.source(key)})"
 
     def is_preset(self, key: str) -> bool:
         """Tell whether the value stands in a preset shipped with Primus, that is, the user did not choose it."""
@@ -100,18 +100,7 @@ Derivation = Callable[[Params], Iterator[Rewrite]]
 """Yields the values that give way to others."""
 
 
-def show(value: Any) -> str:
-    """Return a value as one would write it in YAML."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(show(v) for v in value)}]"
-    return re.sub(r"e([+-])0*(\d)", r"e\1\2", str(value)) if isinstance(value, float) else str(value)
-
-
 def or_list(choices: Iterable[Any]) -> str:
     """Return `a, b or c`."""
-    words = [show(c) for c in choices]
+    words = [show_value(c) for c in choices]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"

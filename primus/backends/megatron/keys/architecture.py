@@ -36,7 +36,7 @@ ROWS = section(
          doc="Apply the model's norm, with one weight each, to every query and key head before the rotation."),
     live("qk_l2_norm", "bool", "model.attention.qk_norm",
          doc="Apply a norm without weights to every query and key head; wins over `qk_layernorm`."),
-    live("num_query_groups", "int?", "model.attention.num_query_groups", minimum=1,
+    live("num_query_groups", "int?", "model.attention.num_query_groups",
          doc="Key and value heads under `group_query_attention`; it divides the query heads."),
     live("add_position_embedding", "bool", "model.position.type",
          doc="Statement that positions are not rotary; it adds nothing itself, but contradicting "

@@ -4,11 +4,21 @@ from primus.backends.megatron.keys.row import inert, live, section
 
 __all__ = ["ROWS"]
 
+_ALIASES = tuple(
+    f"{family}Tokenizer"
+    for family in ("Llama2", "Llama3", "Llama4", "Mixtral", "DeepSeekV2", "DeepSeekV3", "DeepSeekV4", "KimiK2", "Lfm2")
+)
+"""Names that mean HuggingFaceTokenizer."""
+_KINDS = (
+    "HuggingFaceTokenizer", "SentencePieceTokenizer", "GPTSentencePieceTokenizer", "GPT2BPETokenizer",
+    "BertWordPieceLowerCase", "BertWordPieceCase", "TikTokenizer", "NullTokenizer",
+)  # fmt: skip
+
 # A table: a row's identity on its first line, its meaning below.
 # fmt: off
 ROWS = section(
     "10.2",
-    live("tokenizer_type", "str?", "tokenizer.type",
+    live("tokenizer_type", "str?", "tokenizer.type", choices=_KINDS + _ALIASES,
          doc="Kind of tokenizer, such as HuggingFaceTokenizer, GPTSentencePieceTokenizer, GPT2BPETokenizer, TikTokenizer "
              "or NullTokenizer; names such as Llama3Tokenizer mean HuggingFaceTokenizer."),
     live("tokenizer_model", "str?", "tokenizer.model",

@@ -25,8 +25,8 @@ ROWS = section(
          doc="Sequences of one optimizer step, counted over all data-parallel ranks and accumulated microbatches. "
              "Null means one microbatch on every rank."),
     live("rampup_batch_size", "list[int]?", "train.rampup_batch_size",
-         doc="`[start, increment, samples]`: the batch grows from `start` to `global_batch_size` in equal steps "
-             "over that many samples. Runs that count samples (`train_samples`) only."),
+         doc="`[start, increment, samples]`, or the same as words, `2 2 12`: the batch grows from `start` to "
+             "`global_batch_size` in equal steps over that many samples."),
     live("decrease_batch_size_if_needed", "bool", "train.decrease_batch_size_if_needed",
          doc="Round a batch that micro batch x data parallel does not divide down to the next multiple instead of refusing it. "
              "It has nothing to do with memory."),

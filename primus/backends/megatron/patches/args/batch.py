@@ -3,9 +3,8 @@
 global_batch_size = micro_batch_size x data-parallel size x microbatches, for every size that the ramp runs through.
 """
 
-import re
-
-from primus.backends.megatron.params import Params, Problems, Rule, Unreadable, or_list, show
+from primus.backends.megatron.params import Params, Problems, Rule, Unreadable, or_list
+from primus.core.keys import show_value
 from primus.engine.config.batch import BatchPlan
 
 __all__ = ["RULES", "batch_plan", "data_parallel_size", "global_batch_size", "rampup"]
@@ -28,14 +27,14 @@ def global_batch_size(p: Params) -> int:
 
 
 def rampup(p: Params) -> tuple[int, int, int] | None:
-    """Return (start, increment, samples), from a list or from words such as `2 2 12`; None without ramp-up."""
-    given = p["rampup_batch_size"]
-    if given is None:
+    """Return (start, increment, samples); None without ramp-up."""
+    ramp = p["rampup_batch_size"]
+    if ramp is None:
         return None
-    ramp = _three_integers(given)
-    if ramp is None or any(_ramp_faults(ramp, global_batch_size(p))):
+    if any(_ramp_faults(ramp, global_batch_size(p))):
         raise Unreadable("rampup_batch_size")
-    return ramp
+    start, increment, samples = ramp
+    return start, increment, samples
 
 
 def batch_plan(p: Params) -> BatchPlan:
@@ -77,17 +76,11 @@ def batch_is_whole_microbatches(p: Params) -> Problems:
         )
 
 
-def ramp_is_readable(p: Params) -> Problems:
+def ramp_leads_to_the_full_batch(p: Params) -> Problems:
     """A ramp is three integers that lead from the start exactly to the full batch."""
-    given = p["rampup_batch_size"]
-    if given is None:
-        return
-    ramp = _three_integers(given)
-    if ramp is None:
-        yield f"{p.where('rampup_batch_size')} must be three integers: start size, increment, samples, for example 2 2 12."
-        return
-    for fault in _ramp_faults(ramp, global_batch_size(p)):
-        yield f"{p.where('rampup_batch_size')}: {fault} (full size: {p.where('global_batch_size')})."
+    if p["rampup_batch_size"] is not None:
+        for fault in _ramp_faults(p["rampup_batch_size"], global_batch_size(p)):
+            yield f"{p.where('rampup_batch_size')}: {fault} (full size: {p.where('global_batch_size')})."
 
 
 def ramp_sizes_are_whole_microbatches(p: Params) -> Problems:
@@ -99,15 +92,15 @@ def ramp_sizes_are_whole_microbatches(p: Params) -> Problems:
     wrong = [size for size in plan.sizes() if (size < plan.unit if plan.round_down else size % plan.unit)]
     if wrong:
         yield (
-            f"{p.where('rampup_batch_size')} trains with batches of {show(plan.sizes()[:9])}, but {or_list(wrong[:3])} is no "
-            f"multiple of {unit}: let start and increment be multiples of {plan.unit}."
+            f"{p.where('rampup_batch_size')} trains with batches of {show_value(plan.sizes()[:9])}, but {or_list(wrong[:3])} "
+            f"is no multiple of {unit}: let start and increment be multiples of {plan.unit}."
         )
 
 
 RULES: tuple[Rule, ...] = (
     world_is_divisible,
     batch_is_whole_microbatches,
-    ramp_is_readable,
+    ramp_leads_to_the_full_batch,
     ramp_sizes_are_whole_microbatches,
 )
 
@@ -124,18 +117,10 @@ def _nearest(size: int, unit: int) -> str:
     return or_list([n for n in (below, below + unit) if n])
 
 
-def _three_integers(given: object) -> tuple[int, int, int] | None:
-    parts = re.split(r"[,\s]+", given.strip("[] ")) if isinstance(given, str) else given
-    if not isinstance(parts, (list, tuple)):
-        return None
-    try:
-        start, increment, samples = (int(part) for part in parts)
-    except (TypeError, ValueError):
-        return None
-    return start, increment, samples
-
-
-def _ramp_faults(ramp: tuple[int, int, int], full: int) -> Problems:
+def _ramp_faults(ramp: list[int], full: int) -> Problems:
+    if len(ramp) != 3:
+        yield "write three numbers: start, increment and samples, for example 2 2 12"
+        return
     start, increment, samples = ramp
     if start < 1 or increment < 1 or samples < 0:
         yield "start and increment must be at least 1 and the samples not negative"

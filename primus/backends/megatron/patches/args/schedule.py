@@ -5,7 +5,7 @@ The curves count samples of successful iterations: D until the floor, W of warm-
 
 from collections.abc import Iterator
 
-from primus.backends.megatron.params import Derivation, Params, Problems, Rewrite, Rule, show
+from primus.backends.megatron.params import Derivation, Params, Problems, Rewrite, Rule
 from primus.backends.megatron.patches.args.batch import batch_plan
 from primus.backends.megatron.patches.args.duration import counts_samples, total_samples
 
@@ -59,7 +59,7 @@ def floor_lies_below_peak(p: Params) -> Problems:
     """A schedule falls from its peak to its floor."""
     lr, floor = p.required("lr"), p["min_lr"]
     if floor > lr:
-        yield f"{p.where('min_lr')} is above {p.where('lr')}: set it to at most {show(lr)}, for example min_lr: {lr / 10:g}."
+        yield f"{p.where('min_lr')} is above {p.where('lr')}: set it to at most {lr:g}, for example min_lr: {lr / 10:g}."
 
 
 def decoupled_floor_lies_below_peak(p: Params) -> Problems:
@@ -67,7 +67,7 @@ def decoupled_floor_lies_below_peak(p: Params) -> Problems:
     peak = p["decoupled_lr"]
     key = "min_lr" if p["decoupled_min_lr"] is None else "decoupled_min_lr"
     if peak is not None and p[key] > peak:
-        yield f"{p.where(key)} is above {p.where('decoupled_lr')}: set decoupled_min_lr to at most {show(peak)}."
+        yield f"{p.where(key)} is above {p.where('decoupled_lr')}: set decoupled_min_lr to at most {peak:g}."
 
 
 def warmup_starts_below_peak(p: Params) -> Problems:

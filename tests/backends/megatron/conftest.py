@@ -1,0 +1,101 @@
+"""Experiments as a user writes them: a YAML file on disk, built for a number of ranks."""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from primus.backends.megatron import Built, MegatronArgBuilder
+from primus.core.experiment import load_experiment
+from primus.errors import ConfigError
+
+SMALL: dict[str, Any] = {
+    "num_layers": 4,
+    "hidden_size": 32,
+    "ffn_hidden_size": 64,
+    "num_attention_heads": 4,
+    "seq_length": 32,
+    "max_position_embeddings": 32,
+    "normalization": "RMSNorm",
+    "position_embedding_type": "rope",
+    "transformer_impl": "local",
+    "vocab_size": 96,
+    "make_vocab_size_divisible_by": 8,
+    "tokenizer_type": "NullTokenizer",
+    "mock_data": True,
+    "dataloader_type": "single",
+    "micro_batch_size": 1,
+    "global_batch_size": 8,
+    "train_iters": 6,
+    "lr": 1.0e-3,
+    "min_lr": 1.0e-4,
+    "lr_warmup_iters": 0,
+    "eval_iters": 0,
+    "hidden_dropout": 0.0,
+    "attention_dropout": 0.0,
+    "bf16": False,
+    "finetune": False,
+    "seed": 7,
+    "num_workers": 0,
+    "distributed_backend": "gloo",
+    "deterministic_mode": True,
+    "use_cpu_initialization": True,
+    "bias_gelu_fusion": False,
+    "bias_swiglu_fusion": False,
+    "masked_softmax_fusion": False,
+    "bias_dropout_fusion": False,
+    "apply_rope_fusion": False,
+    "cross_entropy_loss_fusion": False,
+    "gradient_accumulation_fusion": False,
+}
+"""A few hundred thousand parameters on synthetic data."""
+
+Build = Callable[..., Built]
+ProblemsOf = Callable[..., tuple[str, ...]]
+
+
+@pytest.fixture
+def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Build:
+    """Return a function that builds SMALL with overrides, leaving the keys in `without` to the presets."""
+    monkeypatch.chdir(tmp_path)
+
+    def build_small(
+        overrides: Mapping[str, Any] | None = None,
+        *,
+        world_size: int = 1,
+        without: Iterable[str] = (),
+        base: Mapping[str, Any] = SMALL,
+        config: str = "pre_trainer.yaml",
+        model: str = "language_model.yaml",
+        env: Mapping[str, str] | None = None,
+    ) -> Built:
+        kept = {key: value for key, value in base.items() if key not in set(without)}
+        values = {**kept, **(overrides or {})}
+        module = {"framework": "megatron", "config": config, "model": model, "overrides": values}
+        whole = {
+            "work_group": "amd",
+            "user_name": "ann",
+            "exp_name": "tiny",
+            "workspace": str(tmp_path / "out"),
+            "modules": {"pre_trainer": module},
+        }
+        file = Path("exp.yaml")
+        file.write_text(yaml.safe_dump(whole, sort_keys=False))
+        experiment = load_experiment(file, (), env or {})
+        return MegatronArgBuilder(experiment, experiment.modules["pre_trainer"], world_size, tmp_path / "run").build()
+
+    return build_small
+
+
+@pytest.fixture
+def problems_of(build: Build) -> ProblemsOf:
+    """Return a function that gives the problems which a build reports."""
+
+    def problems(*args: Any, **kwargs: Any) -> tuple[str, ...]:
+        with pytest.raises(ConfigError) as refused:
+            build(*args, **kwargs)
+        return refused.value.problems
+
+    return problems

@@ -1,0 +1,54 @@
+"""Lines the user reads at start."""
+
+from typing import Any
+
+import pytest
+
+SAMPLES = {"train_iters": None, "train_samples": 48}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "without", "line"),
+    [
+        (
+            {"load": "old"},
+            ["finetune"],
+            "STARTING OVER FROM WEIGHTS: finetune true (primus/configs/modules/megatron/pre_",
+        ),
+        ({"load": "old"}, ["finetune"], "iteration, optimizer, schedule, data position and random states are NOT restored"),
+        ({"load": "old"}, [], "the learning-rate schedule comes from this configuration"),
+        ({**SAMPLES, "lr_decay_samples": 40, "lr_warmup_samples": 8}, [], "8 samples before the end of the run"),
+        ({"lr_decay_iters": 4}, [], "16 samples before the end of the run: lr_decay_iters 4"),
+        ({"num_query_groups": 2}, [], "num_query_groups 2 (exp.yaml:"),
+        ({"group_query_attention": True}, [], "with num_query_groups null is multi-head attention"),
+        ({"swiglu": False, "bias_gelu_fusion": True, "add_bias_linear": True}, [], "gelu runs in its tanh form"),
+        (
+            {"mock_data": False, "data_path": "a", "tokenizer_type": "SentencePieceTokenizer", "tokenizer_model": "m"},
+            [],
+            "vocab_size 96 (exp.yaml:",
+        ),
+        ({"position_embedding_type": "none", "rotary_base": 5000}, [], "rotary_base 5000"),
+        ({"loss_scale": 8.0, "use_distributed_optimizer": False}, [], "has no effect: weights are fp32"),
+        ({"grad_reduce_in_bf16": True}, [], "grad_reduce_in_bf16 true (exp.yaml:"),
+        ({"wandb_project": "p"}, [], "wandb_project p (exp.yaml:"),
+        ({"mlflow_run_name": "r"}, [], "has no effect: disable_mlflow true (primus/configs"),
+        ({"tensorboard_dir": "tb", "disable_tensorboard": True}, [], "tensorboard_dir tb (exp.yaml:"),
+        ({"profile": True}, [], "writes no trace file: use_pytorch_profiler false"),
+        ({"eval_interval": 2}, ["eval_iters"], "has no effect: eval_iters 0 (primus/configs"),
+        ({"save_interval": 2}, [], "has no effect: save null"),
+    ],
+    ids=lambda part: str(part)[:60],
+)
+def test_a_surprise_is_announced(build: Any, overrides: dict[str, Any], without: list[str], line: str) -> None:
+    notices = build(overrides, without=without).notices
+    assert any(line in notice for notice in notices), notices
+
+
+def test_a_plain_run_reads_one_line_at_most(build: Any) -> None:
+    plain = build({"deterministic_mode": False}, without=["transformer_impl", "use_cpu_initialization"])
+    assert plain.notices == []
+
+
+def test_an_explicit_choice_is_no_surprise(build: Any) -> None:
+    notices = build({"load": "old", "override_opt_param_scheduler": True}).notices
+    assert not any("schedule" in notice for notice in notices)

@@ -1,0 +1,160 @@
+"""Every container field has exactly one origin, and every live key that is copied reaches its field."""
+
+import dataclasses
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from primus.backends.megatron.keys import KEYS
+from primus.backends.megatron.to_container import COMPUTED, targets
+from primus.engine.config import ConfigContainer
+from primus.engine.config.serialize import dump, from_dict, to_dict
+
+ENGINE_ONLY = {
+    "model.position.yarn_beta_fast",
+    "model.position.yarn_beta_slow",
+    "model.position.yarn_correction_range_round_to_int",
+    "model.parallel.pipeline_model_parallel_size",
+    "model.parallel.context_parallel_size",
+    "model.parallel.expert_model_parallel_size",
+}
+"""Fields without a live key: constants of the reference, and degrees that are not built yet."""
+
+
+def fields_of(cls: type, path: str = "") -> Iterator[str]:
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        kind = hints[field.name]
+        if dataclasses.is_dataclass(kind):
+            yield from fields_of(typing.cast(type, kind), f"{path}{field.name}.")
+        else:
+            yield f"{path}{field.name}"
+
+
+def at(config: ConfigContainer, path: str) -> Any:
+    value: Any = config
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
+
+
+COPIED = [(name, path) for name, key in KEYS.items() for path in targets(key) if path not in COMPUTED]
+
+
+def test_every_field_has_one_origin() -> None:
+    identity = {f"run.{name}" for name in ("work_group", "user_name", "exp_name", "folder", "task")}
+    copied = [path for _, path in COPIED]
+    assert len(copied) == len(set(copied))
+    assert set(copied) | set(COMPUTED) | ENGINE_ONLY | identity == set(fields_of(ConfigContainer))
+
+
+def test_every_live_key_has_a_field() -> None:
+    fields = set(fields_of(ConfigContainer))
+    assert [name for name, key in KEYS.items() if key.status == "live" and not set(targets(key)) <= fields] == []
+    assert [name for name, key in KEYS.items() if key.status == "live" and not targets(key)] == []
+
+
+OTHER: dict[str, Any] = {
+    "deterministic_mode": False,
+    "check_for_nan_in_loss_and_grad": False,
+    "distributed_backend": "nccl",
+    "dataloader_type": "cyclic",
+    "tokenizer_type": "TikTokenizer",
+    "normalization": "LayerNorm",
+    "fp32_residual_connection": True,
+    "adam_beta1": 0.5,
+    "adam_beta2": 0.25,
+    "min_lr": 1e-5,
+    "lr": 0.5,
+    "lr_warmup_init": 1e-4,
+    "hidden_dropout": 0.5,
+    "attention_dropout": 0.5,
+    "rotary_percent": 0.5,
+    "ckpt_format": "torch",
+    "dist_ckpt_strictness": "log_all",
+    "optimizer": "sgd",
+    "lr_decay_style": "linear",
+    "lr_wsd_decay_style": "linear",
+    "timing_log_option": "all",
+    "profile_ranks": [1, 2],
+    "iterations_to_skip": [3],
+    "tiktoken_special_tokens": ["<unk>"],
+    "tiktoken_pattern": "v1",
+    "tensor_model_parallel_size": 2,
+    "num_attention_heads": 8,
+    "hidden_size": 64,
+    "micro_batch_size": 2,
+    "train_samples": 48,
+}
+"""Another legal value where adding one or turning round is none."""
+TOGETHER: dict[str, dict[str, Any]] = {
+    "fp32_residual_connection": {"bf16": True},
+    "fp16_lm_cross_entropy": {"fp16": True},
+    "auto_continue_train": {"save": "c"},
+    "log_progress": {"save": "c"},
+    "load_main_params_from_ckpt": {"no_load_optim": True},
+    "overlap_param_gather": {"overlap_grad_reduce": True},
+    "use_checkpoint_opt_param_scheduler": {"override_opt_param_scheduler": False},
+    "cross_entropy_loss_fusion": {"deterministic_mode": False},
+    "skip_train": {"eval_iters": 2},
+    "full_validation": {},
+    "multiple_validation_sets": {"full_validation": True, "mock_data": False, "train_data_path": "a", "valid_data_path": "b"},
+    "mock_data": {"data_path": "a"},
+    "sequence_parallel": {"tensor_model_parallel_size": 2},
+    "train_samples": {"train_iters": None},
+    "weight_decay_incr_style": {"start_weight_decay": 0.0, "end_weight_decay": 0.1},
+    "tokenizer_type": {"mock_data": False, "data_path": "a", "tokenizer_model": "t", "vocab_size": 2000},
+    "save_retain_interval": {"save": "c", "save_interval": 1},
+}
+"""What a key needs beside it."""
+TWO_RANKS = ("tensor_model_parallel_size", "sequence_parallel")
+
+
+def another(name: str, value: Any) -> Any:
+    """Return a legal value of the key that differs from `value`."""
+    key = KEYS[name]
+    if name in OTHER:
+        return OTHER[name]
+    if key.choices:
+        return next(choice for choice in key.choices if choice != value)
+    if key.type.startswith("bool"):
+        return not value
+    if key.type.startswith("int"):
+        return (value or 0) + 1
+    if key.type.startswith("float"):
+        return (value or 0.0) + 1.0
+    return "/other"
+
+
+@pytest.mark.parametrize(("name", "path"), COPIED, ids=[name for name, _ in COPIED])
+def test_a_copied_key_reaches_its_field(build: Any, name: str, path: str) -> None:
+    beside = TOGETHER.get(name, {})
+    before = at(build().config, path)
+    wanted = another(name, list(before) if isinstance(before, tuple) else before)
+    built = build({**beside, name: wanted}, world_size=2 if name in TWO_RANKS else 1)
+    after = at(built.config, path)
+    assert (list(after) if isinstance(after, tuple) else after) == wanted != before
+    assert f"({name})" in built.sources[path]
+    assert "exp.yaml:" in built.sources[path]
+
+
+def test_a_small_experiment_survives_the_file_form(build: Any) -> None:
+    built = build()
+    assert from_dict(to_dict(built.config)) == built.config
+    text = dump(built.config, built.sources)
+    assert "lr: 0.001  # exp.yaml:" in text
+    assert "(lr)" in text
+
+
+def test_presets_alone_leave_no_source(build: Any) -> None:
+    assert "checkpoint.ckpt_format" not in build().sources
+
+
+@pytest.mark.parametrize("model", ["llama3_8B", "llama2_7B", "llama3.2_1B", "qwen2.5_7B", "qwen3_8B"])
+def test_model_presets_build(build: Any, model: str) -> None:
+    chosen = {"mock_data": True, "lr_warmup_iters": 0}
+    config = build(base=chosen, model=f"{model}.yaml").config
+    assert config.model.position.type == "rope"
+    assert config.model.normalization == "RMSNorm"
