@@ -3,9 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["AttentionConfig", "FusionConfig", "InitConfig", "ModelConfig", "ParallelConfig", "PositionConfig"]
+__all__ = ["GATED_ACTIVATIONS", "AttentionConfig", "FusionConfig", "InitConfig", "ModelConfig", "ParallelConfig", "PositionConfig"]
 
 Activation = Literal["swiglu", "gelu", "gelu_tanh", "quick_geglu", "squared_relu"]
+GATED_ACTIVATIONS: tuple[Activation, ...] = ("swiglu", "quick_geglu")
+"""They multiply two halves, so the first feed-forward matrix has twice the rows."""
 PositionType = Literal["learned_absolute", "rope", "yarn", "none"]
 
 

@@ -1,0 +1,17 @@
+"""The decoder: plain modules under Megatron-Core's parameter names. Import from the files; this door loads nothing.
+
+size        parameters and FLOPs as integers, without torch
+builder     `build_model`: configuration to model, every part chosen once
+gpt         `GPTModel`: embedding, decoder, output
+layer       one transformer layer, and the stack of them
+attention   self-attention with grouped queries, and its two core forms
+mlp         the feed-forward half
+embedding   vocabulary table, learned positions
+rotary      rotary tables of a run
+output      logits and losses over a divided vocabulary
+linears     column- and row-parallel linears
+norms       RMSNorm, LayerNorm, L2Norm as parts
+dropout     the residual additions
+parameter   how a part declares its parameters
+initialise  first values that do not know the layout
+"""

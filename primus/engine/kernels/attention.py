@@ -1,0 +1,64 @@
+"""Core attention: softmax(scale Q K^T) V over causal or explicitly masked positions, with grouped queries.
+
+Every form takes q [S, B, N, D] and k, v [S, B, G, D] as views of whatever layout the projections left, and returns [S, B, N*D].
+A mask is bool [B or 1, 1, S, S], True where attention is blocked, and replaces the causal rule; None means causal.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+__all__ = ["explicit_attention", "sdpa_attention"]
+
+
+def sdpa_attention(q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None, *, dropout: float = 0.0) -> Tensor:
+    """Attend through torch's scaled_dot_product_attention, which never holds the score matrix if its kernels fit."""
+    q, k, v = (t.permute(1, 2, 0, 3) for t in (q_SBND, k_SBGD, v_SBGD))
+    out_BNSD = F.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=None if mask_B1SS is None else ~mask_B1SS,
+        dropout_p=dropout,
+        is_causal=mask_B1SS is None,
+        enable_gqa=q.shape[1] != k.shape[1],
+    )
+    return out_BNSD.permute(2, 0, 1, 3).flatten(2)
+
+
+def explicit_attention(
+    q_SBND: Tensor,
+    k_SBGD: Tensor,
+    v_SBGD: Tensor,
+    mask_B1SS: Tensor | None,
+    *,
+    dropout: float = 0.0,
+    softmax_in_fp32: bool = False,
+    layer_scaling: int = 1,
+) -> Tensor:
+    """Attend by the formula, holding the scores.
+
+    `layer_scaling` n divides the scores inside the product and multiplies them back in fp32: nothing changes but the range
+    that half precision has to hold. `softmax_in_fp32` lifts half-precision scores before mask and softmax.
+    """
+    S, B, N, D = q_SBND.shape
+    G = k_SBGD.shape[2]
+    q = q_SBND.view(S, B, G, N // G, D).permute(1, 2, 3, 0, 4)
+    k = k_SBGD.permute(1, 2, 3, 0).unsqueeze(2)
+    v = v_SBGD.permute(1, 2, 0, 3).unsqueeze(2)
+    scores_BGnSS = q.mul(1.0 / (math.sqrt(D) * layer_scaling)) @ k
+    if softmax_in_fp32 or layer_scaling > 1:
+        scores_BGnSS = scores_BGnSS.to(torch.promote_types(q.dtype, torch.float32)) * layer_scaling
+    if mask_B1SS is None:
+        blocked = torch.ones(S, S, dtype=torch.bool, device=q.device).triu_(1)
+    else:
+        blocked = mask_B1SS.unsqueeze(2)
+    # The lowest finite number, not -inf: a row with everything blocked gives the mean of V instead of NaN.
+    scores_BGnSS = scores_BGnSS.masked_fill(blocked, torch.finfo(scores_BGnSS.dtype).min)
+    probabilities = scores_BGnSS.softmax(-1)
+    if dropout:
+        probabilities = F.dropout(probabilities, dropout)
+    out_BGnSD = probabilities.to(v.dtype) @ v
+    return out_BGnSD.permute(3, 0, 1, 2, 4).flatten(2)

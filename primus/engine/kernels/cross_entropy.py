@@ -1,0 +1,150 @@
+"""Cross entropy over a vocabulary that may be divided over a group: loss_t = logsumexp_v(logits_t) - logits_t[label_t].
+
+Two forms. `vocab_parallel_cross_entropy` takes whole logits and gives one loss a token. `linear_cross_entropy` takes hidden
+states and the output matrix, walks over the tokens in chunks that fit the cache, and never holds more logits than one chunk:
+it computes its gradients in the forward, which is possible because it returns the weighted sum of the losses, so that all the
+backward can bring is one factor. This is the only op in the room that talks to other ranks: three numbers a token.
+
+Softmax statistics run in at least fp32. `Columns` says which part of the vocabulary this rank's columns are; columns beyond
+the real vocabulary (padding) never enter the softmax, and their weights get a zero gradient.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from primus.engine.parallel.collectives import all_reduce_
+from primus.engine.parallel.mesh import Group
+
+__all__ = ["Columns", "linear_cross_entropy", "vocab_parallel_cross_entropy"]
+
+_CHUNK_BYTES = 8 * 2**20
+"""Logits of one chunk: they stay in a server's last-level cache, and there are still hundreds of rows for the GEMMs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """This rank's columns: vocabulary entries `first` to `first + real`, then padding; `group` holds the others."""
+
+    first: int
+    real: int
+    group: Group
+
+
+def vocab_parallel_cross_entropy(logits_TV: Tensor, labels_T: Tensor, columns: Columns, *, in_fp16: bool = False) -> Tensor:
+    """Return the loss of each token. The memory of `logits_TV` is used up: it becomes the gradient.
+
+    `in_fp16` keeps half-precision logits as they are (`fp16_lm_cross_entropy`).
+    """
+    out: Tensor = _CrossEntropy.apply(logits_TV, labels_T, columns, in_fp16)
+    return out
+
+
+def linear_cross_entropy(
+    hidden_TH: Tensor, weight_VH: Tensor, labels_T: Tensor, loss_weight_T: Tensor, columns: Columns
+) -> Tensor:
+    """Return the sum over tokens of loss_weight x cross entropy of hidden @ weight^T.
+
+    The gradient of `hidden_TH` is this rank's part: it still has to be summed over the group.
+    """
+    needs_grad = torch.is_grad_enabled()
+    out: Tensor = _LinearCrossEntropy.apply(hidden_TH, weight_VH, labels_T, loss_weight_T, columns, needs_grad)
+    return out
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits_TV: Tensor, labels_T: Tensor, columns: Columns, in_fp16: bool) -> Tensor:
+        wide = logits_TV if in_fp16 else logits_TV.to(_wide(logits_TV))
+        loss_T, sum_T = _softmax_numerator_(wide, labels_T, columns)
+        ctx.save_for_backward(wide.div_(sum_T[:, None]), labels_T)
+        ctx.columns, ctx.dtype = columns, logits_TV.dtype
+        return loss_T
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, d_loss_T: Tensor) -> tuple[Tensor, None, None, None]:
+        gradient_TV, labels_T = ctx.saved_tensors
+        column_T, owned_T = _own_columns(labels_T, ctx.columns)
+        gradient_TV.scatter_add_(1, column_T[:, None], -owned_T.to(gradient_TV.dtype)[:, None])
+        return gradient_TV.mul_(d_loss_T[:, None]).to(ctx.dtype), None, None, None
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_TH: Tensor,
+        weight_VH: Tensor,
+        labels_T: Tensor,
+        loss_weight_T: Tensor,
+        columns: Columns,
+        needs_grad: bool,
+    ) -> Tensor:
+        T, V = hidden_TH.shape[0], weight_VH.shape[0]
+        wide = _wide(hidden_TH)
+        total = torch.zeros((), dtype=wide, device=hidden_TH.device)
+        d_hidden = torch.empty_like(hidden_TH) if needs_grad else None
+        d_weight = torch.zeros_like(weight_VH, dtype=wide) if needs_grad else None
+        rows = min(T, max(64, _CHUNK_BYTES // (wide.itemsize * V)))
+        buffer = torch.empty(rows, V, dtype=hidden_TH.dtype, device=hidden_TH.device)
+        for start in range(0, T, rows):
+            part = slice(start, min(start + rows, T))
+            h, labels, loss_weight = hidden_TH[part], labels_T[part], loss_weight_T[part].to(wide)
+            logits = torch.mm(h, weight_VH.t(), out=buffer[: len(h)]).to(wide)
+            loss, denominator = _softmax_numerator_(logits, labels, columns)
+            total += loss.dot(loss_weight)
+            if d_hidden is None or d_weight is None:
+                continue
+            logits.mul_((loss_weight / denominator)[:, None])
+            column, owned = _own_columns(labels, columns)
+            logits.scatter_add_(1, column[:, None], -(owned * loss_weight)[:, None])
+            gradient = logits.to(hidden_TH.dtype)
+            torch.mm(gradient, weight_VH, out=d_hidden[part])
+            _add_product_(d_weight, gradient.t(), h)
+        ctx.save_for_backward(d_hidden, d_weight)
+        ctx.dtype = weight_VH.dtype
+        return total
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
+        d_hidden, d_weight = ctx.saved_tensors
+        return d_hidden.mul_(factor), d_weight.mul_(factor).to(ctx.dtype), None, None, None, None
+
+
+def _softmax_numerator_(logits_TV: Tensor, labels_T: Tensor, columns: Columns) -> tuple[Tensor, Tensor]:
+    """Turn logits into exp(logits - max) in place; return each token's loss and the sum of its row over the group."""
+    if columns.real < logits_TV.shape[1]:
+        logits_TV[:, columns.real :] = -torch.inf
+    max_T = logits_TV.amax(-1)
+    all_reduce_(max_T, columns.group, "max")
+    logits_TV.sub_(max_T[:, None])
+    column_T, owned_T = _own_columns(labels_T, columns)
+    target_T = logits_TV.gather(1, column_T[:, None])[:, 0].masked_fill_(~owned_T, 0.0)
+    sums_2T = torch.stack((target_T, logits_TV.exp_().sum(-1)))
+    all_reduce_(sums_2T, columns.group)
+    target_T, sum_T = sums_2T
+    return sum_T.log() - target_T, sum_T
+
+
+def _own_columns(labels_T: Tensor, columns: Columns) -> tuple[Tensor, Tensor]:
+    """Return each label's column on this rank (0 where another rank owns it), and whether this rank owns it."""
+    column_T = labels_T - columns.first
+    owned_T = (column_T >= 0) & (column_T < columns.real)
+    return column_T * owned_T, owned_T
+
+
+def _add_product_(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add a @ b; in one pass where the dtypes allow it."""
+    if total.dtype == a.dtype:
+        total.addmm_(a, b)
+    else:
+        total.add_(a @ b)
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)

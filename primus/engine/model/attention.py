@@ -1,0 +1,145 @@
+"""Self-attention with grouped queries: fused projection, head norms, rotation, core attention, output projection.
+
+`linear_qkv` has its rows ordered by group: the group's N/G query heads, its key head, its value head. A rank owns whole groups
+and their query heads. With fewer groups than ranks the projection's rows are divided evenly all the same; its output is then
+gathered, and each rank takes its own query heads and the key/value head they share with other ranks.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from primus.engine.kernels.attention import explicit_attention, sdpa_attention
+from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
+from primus.engine.model.parameter import Place
+from primus.engine.model.rotary import RotaryTables, rotate
+from primus.engine.parallel import collectives
+
+__all__ = ["ExplicitAttention", "FusedAttention", "GatheredHeads", "Heads", "OwnHeads", "SelfAttention"]
+
+
+class Heads(NamedTuple):
+    """Query heads by group [S, B, G, N/G, D], key and value heads [S, B, G, D]."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+
+
+class SelfAttention(nn.Module):
+    """Attention over the sequence; returns the output and its unadded bias."""
+
+    def __init__(
+        self,
+        *,
+        linear_qkv: ColumnParallelLinear,
+        own_heads: Callable[[Tensor], Heads],
+        q_layernorm: nn.Module | None,
+        k_layernorm: nn.Module | None,
+        interleaved: bool,
+        core_attention: nn.Module,
+        linear_proj: RowParallelLinear,
+    ) -> None:
+        super().__init__()
+        self.linear_qkv, self.own_heads = linear_qkv, own_heads
+        self.q_layernorm, self.k_layernorm = q_layernorm, k_layernorm
+        self.interleaved = interleaved
+        self.core_attention, self.linear_proj = core_attention, linear_proj
+
+    def forward(self, x_SBH: Tensor, tables: RotaryTables | None, mask_B1SS: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        query, key, value = self.own_heads(self.linear_qkv(x_SBH))
+        if self.q_layernorm is not None and self.k_layernorm is not None:
+            query, key = self.q_layernorm(query), self.k_layernorm(key)
+        query = rotate(query, tables, interleaved=self.interleaved)
+        key = rotate(key, tables, interleaved=self.interleaved)
+        context = self.core_attention(query.flatten(2, 3), key, value, mask_B1SS)
+        output: tuple[Tensor, Tensor | None] = self.linear_proj(context)
+        return output
+
+
+class FusedAttention(nn.Module):
+    """Core attention by torch's scaled_dot_product_attention."""
+
+    def __init__(self, place: Place, *, dropout: float) -> None:
+        super().__init__()
+        self.dropout, self.streams = dropout, place.streams
+
+    def forward(self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None) -> Tensor:
+        if not (self.training and self.dropout):
+            return sdpa_attention(q_SBND, k_SBGD, v_SBGD, mask_B1SS)
+        with self.streams.fork("model-parallel"):
+            return sdpa_attention(q_SBND, k_SBGD, v_SBGD, mask_B1SS, dropout=self.dropout)
+
+
+class ExplicitAttention(nn.Module):
+    """Core attention by its formula; `layer_scaling` is the layer's number under query-key layer scaling, else 1."""
+
+    def __init__(self, place: Place, *, dropout: float, softmax_in_fp32: bool, layer_scaling: int) -> None:
+        super().__init__()
+        self.dropout, self.streams = dropout, place.streams
+        self.softmax_in_fp32, self.layer_scaling = softmax_in_fp32, layer_scaling
+
+    def forward(self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None) -> Tensor:
+        if not (self.training and self.dropout):
+            return self._attend(q_SBND, k_SBGD, v_SBGD, mask_B1SS, 0.0)
+        with self.streams.fork("model-parallel"):
+            return self._attend(q_SBND, k_SBGD, v_SBGD, mask_B1SS, self.dropout)
+
+    def _attend(self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None, dropout: float) -> Tensor:
+        return explicit_attention(
+            q_SBND,
+            k_SBGD,
+            v_SBGD,
+            mask_B1SS,
+            dropout=dropout,
+            softmax_in_fp32=self.softmax_in_fp32,
+            layer_scaling=self.layer_scaling,
+        )
+
+
+class OwnHeads:
+    """Splits the projection's output into the heads of the rank's own groups, without a copy."""
+
+    def __init__(self, groups: int, queries_per_group: int, channels: int) -> None:
+        self.shape = (groups, queries_per_group + 2, channels)
+
+    def __call__(self, qkv_SBC: Tensor) -> Heads:
+        return Heads(*_SplitHeads.apply(qkv_SBC.unflatten(-1, self.shape)))
+
+
+class GatheredHeads:
+    """For fewer groups than ranks: gathers the projection's output and takes this rank's query heads and their group's key and value."""
+
+    def __init__(self, tp: collectives.Group, groups: int, queries_per_group: int, channels: int) -> None:
+        ranks_per_group = tp.size // groups
+        own = queries_per_group // ranks_per_group
+        self.tp, self.channels = tp, channels
+        self.shape = (groups, queries_per_group + 2, channels)
+        self.group = tp.index // ranks_per_group
+        first = tp.index % ranks_per_group * own
+        self.heads = [*range(first, first + own), queries_per_group, queries_per_group + 1]
+
+    def __call__(self, qkv_SBC: Tensor) -> Heads:
+        whole = collectives.gather_last_dim(qkv_SBC, self.tp, partial_grad=True).unflatten(-1, self.shape)
+        return Heads(*_SplitHeads.apply(whole[:, :, self.group : self.group + 1, self.heads]))
+
+
+class _SplitHeads(torch.autograd.Function):
+    """Views of one tensor [S, B, G, N/G + 2, D]; the gradient is written once into one tensor instead of three padded ones."""
+
+    @staticmethod
+    def forward(ctx: Any, heads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return heads[:, :, :, :-2], heads[:, :, :, -2], heads[:, :, :, -1]
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, d_query: Tensor, d_key: Tensor, d_value: Tensor) -> Tensor:
+        S, B, G, queries, D = d_query.shape
+        d_heads = d_query.new_empty(S, B, G, queries + 2, D)
+        d_heads[:, :, :, :-2] = d_query
+        d_heads[:, :, :, -2] = d_key
+        d_heads[:, :, :, -1] = d_value
+        return d_heads

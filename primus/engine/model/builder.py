@@ -1,0 +1,213 @@
+"""`build_model` turns a configuration into a model: every part is chosen here, once, so that no forward reads a flag."""
+
+import math
+
+import torch
+from torch import nn
+
+from primus.engine.config.model import GATED_ACTIVATIONS, ModelConfig
+from primus.engine.kernels.activation import ACTIVATIONS
+from primus.engine.model.attention import ExplicitAttention, FusedAttention, GatheredHeads, OwnHeads, SelfAttention
+from primus.engine.model.dropout import BiasDropoutAdd
+from primus.engine.model.embedding import Embedding, PositionEmbedding, VocabParallelEmbedding
+from primus.engine.model.gpt import GPTModel
+from primus.engine.model.initialise import initialise
+from primus.engine.model.layer import Decoder, Layer, residual_after_norm, residual_before_norm
+from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
+from primus.engine.model.mlp import MLP
+from primus.engine.model.norms import L2Norm, LayerNorm, RMSNorm
+from primus.engine.model.output import OutputLayer, output_weight
+from primus.engine.model.parameter import Initial, Place, normal, xavier_uniform
+from primus.engine.model.rotary import RotaryEmbedding
+from primus.engine.model.size import padded_vocab_size
+from primus.engine.parallel.mesh import Mesh
+from primus.engine.parallel.random import RandomStreams
+from primus.errors import ConfigError
+
+__all__ = ["build_model"]
+
+
+def build_model(
+    config: ModelConfig,
+    *,
+    mesh: Mesh,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    seed: int,
+    streams: RandomStreams,
+    pre_process: bool = True,
+    post_process: bool = True,
+    layers: range | None = None,
+    cross_entropy_in_fp16: bool = False,
+) -> GPTModel:
+    """Build this rank's part of the model and fill it (unless `init.perform` is false).
+
+    `layers` is the range on this pipeline stage (None: all); `pre_process` and `post_process` say whether it holds the
+    embedding and the output.
+    """
+    place = Place(
+        tp=mesh.tp,
+        dtype=dtype,
+        device=torch.device(device),
+        streams=streams,
+        sequence_parallel=config.parallel.sequence_parallel and mesh.tp.size > 1,
+    )
+    _check_divisible(config, mesh.tp.size)
+    embedding = _embedding(config, place) if pre_process else None
+    numbers = range(config.num_layers) if layers is None else layers
+    decoder = Decoder(
+        {number: _layer(config, place, number) for number in numbers}, _norm(config, place) if post_process else None
+    )
+    output = _output(config, place, embedding, cross_entropy_in_fp16) if post_process else None
+    model = GPTModel(embedding=embedding, rotary=_rotary(config, place), decoder=decoder, output_layer=output)
+    if config.init.perform:
+        initialise(model, seed=seed, tp=mesh.tp)
+    return model
+
+
+def _check_divisible(config: ModelConfig, tp: int) -> None:
+    heads, groups = config.attention.num_attention_heads, config.attention.num_query_groups
+    parts = {
+        "num_attention_heads": heads,
+        "ffn_hidden_size": config.ffn_hidden_size,
+        "rows of the fused QKV projection": (heads + 2 * groups) * config.attention.kv_channels,
+    }
+    if config.parallel.sequence_parallel:
+        parts["seq_length"] = config.seq_length
+    for name, size in parts.items():
+        if size % tp:
+            raise ConfigError(
+                f"{name} ({size}) is not a multiple of tensor_model_parallel_size ({tp}); choose sizes that divide"
+            )
+    if heads % groups or (groups % tp and tp % groups):
+        raise ConfigError(
+            f"num_query_groups ({groups}) must divide num_attention_heads ({heads}) and divide, or be a multiple of, "
+            f"tensor_model_parallel_size ({tp})"
+        )
+
+
+def _embedding(config: ModelConfig, place: Place) -> Embedding:
+    learned = config.position.type == "learned_absolute"
+    rows = config.position.max_position_embeddings
+    positions = PositionEmbedding(place, rows, config.hidden_size, initial=_initial(config)) if learned else None
+    words = VocabParallelEmbedding(
+        place, padded_vocab_size(config), _vocab_size(config), config.hidden_size, initial=_initial(config)
+    )
+    return Embedding(place, words, positions, dropout=config.hidden_dropout, residual_dtype=_residual_dtype(config, place))
+
+
+def _output(config: ModelConfig, place: Place, embedding: Embedding | None, in_fp16: bool) -> OutputLayer:
+    rows, real = padded_vocab_size(config), _vocab_size(config)
+    if config.tie_embeddings and embedding is not None:
+        weight = embedding.word_embeddings.weight
+    else:
+        weight = output_weight(place, rows, real, config.hidden_size, initial=_initial(config))
+    # On the CPU chunks are both faster and smaller (logits stay in the cache), so they need no asking for.
+    chunked = (config.fusion.cross_entropy or place.device.type == "cpu") and not in_fp16
+    return OutputLayer(place, weight, vocab_size=real, chunked=chunked, cross_entropy_in_fp16=in_fp16)
+
+
+def _rotary(config: ModelConfig, place: Place) -> RotaryEmbedding | None:
+    if config.position.type not in ("rope", "yarn"):
+        return None
+    return RotaryEmbedding(
+        config.position, config.attention.kv_channels, length=config.seq_length, dtype=place.dtype, device=place.device
+    )
+
+
+def _layer(config: ModelConfig, place: Place, number: int) -> Layer:
+    return Layer(
+        input_layernorm=_norm(config, place),
+        self_attention=_attention(config, place, number),
+        pre_mlp_layernorm=_norm(config, place),
+        mlp=_mlp(config, place),
+        add=BiasDropoutAdd(place, config.hidden_dropout),
+        residual=residual_after_norm if config.residual_post_layernorm else residual_before_norm,
+    )
+
+
+def _attention(config: ModelConfig, place: Place, number: int) -> SelfAttention:
+    a = config.attention
+    width = a.num_attention_heads * a.kv_channels
+    return SelfAttention(
+        linear_qkv=ColumnParallelLinear(
+            place,
+            config.hidden_size,
+            width + 2 * a.num_query_groups * a.kv_channels,
+            bias=a.add_qkv_bias,
+            initial=_initial(config),
+        ),
+        own_heads=_own_heads(config, place),
+        q_layernorm=_head_norm(config, place),
+        k_layernorm=_head_norm(config, place),
+        interleaved=config.position.rotary_interleaved,
+        core_attention=_core_attention(config, place, number),
+        linear_proj=RowParallelLinear(
+            place, width, config.hidden_size, bias=config.add_bias_linear, initial=_initial(config, deep=True)
+        ),
+    )
+
+
+def _own_heads(config: ModelConfig, place: Place) -> OwnHeads | GatheredHeads:
+    groups, channels = config.attention.num_query_groups, config.attention.kv_channels
+    queries_per_group = config.attention.num_attention_heads // groups
+    if groups < place.tp.size:
+        return GatheredHeads(place.tp, groups, queries_per_group, channels)
+    return OwnHeads(groups // place.tp.size, queries_per_group, channels)
+
+
+def _core_attention(config: ModelConfig, place: Place, number: int) -> nn.Module:
+    a = config.attention
+    if a.backend in ("unfused", "local") or a.query_key_layer_scaling:
+        scaling = number + 1 if a.query_key_layer_scaling else 1
+        return ExplicitAttention(place, dropout=a.attention_dropout, softmax_in_fp32=a.softmax_in_fp32, layer_scaling=scaling)
+    return FusedAttention(place, dropout=a.attention_dropout)
+
+
+def _mlp(config: ModelConfig, place: Place) -> MLP:
+    halves = 2 if config.activation in GATED_ACTIVATIONS else 1
+    h, f = config.hidden_size, config.ffn_hidden_size
+    bias = config.add_bias_linear
+    return MLP(
+        linear_fc1=ColumnParallelLinear(place, h, halves * f, bias=bias, initial=_initial(config), blocks=halves),
+        activation=ACTIVATIONS[config.activation],
+        linear_fc2=RowParallelLinear(place, f, h, bias=bias, initial=_initial(config, deep=True)),
+    )
+
+
+def _norm(config: ModelConfig, place: Place) -> nn.Module:
+    kind = RMSNorm if config.normalization == "RMSNorm" else LayerNorm
+    return kind(
+        place,
+        config.hidden_size,
+        eps=config.norm_epsilon,
+        one_plus=config.layernorm_1p,
+        partial_grad=place.sequence_parallel,
+    )
+
+
+def _head_norm(config: ModelConfig, place: Place) -> nn.Module | None:
+    if config.attention.qk_norm == "none":
+        return None
+    if config.attention.qk_norm == "l2":
+        return L2Norm(eps=config.norm_epsilon)
+    kind = RMSNorm if config.normalization == "RMSNorm" else LayerNorm
+    channels = config.attention.kv_channels
+    # Each rank norms its own heads, so the one gain of all heads gets a part of its gradient on every rank.
+    return kind(place, channels, eps=config.norm_epsilon, one_plus=config.layernorm_1p, partial_grad=place.tp.size > 1)
+
+
+def _initial(config: ModelConfig, *, deep: bool = False) -> Initial:
+    """Rule of a matrix; `deep` ones write into the residual stream and shrink with the depth of the whole model."""
+    if config.init.xavier_uniform:
+        return xavier_uniform()
+    return normal(config.init.method_std / math.sqrt(2 * config.num_layers) if deep else config.init.method_std)
+
+
+def _residual_dtype(config: ModelConfig, place: Place) -> torch.dtype:
+    return torch.promote_types(place.dtype, torch.float32) if config.fp32_residual_connection else place.dtype
+
+
+def _vocab_size(config: ModelConfig) -> int:
+    assert config.vocab_size is not None, "vocab_size is filled from the tokenizer before the model is built"
+    return config.vocab_size

@@ -1,0 +1,57 @@
+"""`GPTModel`: embedding, decoder, output. One instance is one pipeline chunk; the usual one has all three parts.
+
+Shape legend of the package: S sequence, B batch, H hidden, N query heads, G key/value groups, D head channels, F feed-forward,
+T tokens (S x B flat), V vocabulary. Activations are [S, B, H]; under sequence parallelism S is this rank's slice between the
+linears. Parameters carry Megatron-Core's names and layouts, with layers numbered over the whole model.
+"""
+
+from torch import Tensor, nn
+
+from primus.engine.model.embedding import Embedding
+from primus.engine.model.layer import Decoder
+from primus.engine.model.output import OutputLayer
+from primus.engine.model.rotary import RotaryEmbedding
+
+__all__ = ["GPTModel"]
+
+
+class GPTModel(nn.Module):
+    """A decoder-only transformer, or the part of it that lies on one pipeline stage."""
+
+    def __init__(
+        self, *, embedding: Embedding | None, rotary: RotaryEmbedding | None, decoder: Decoder, output_layer: OutputLayer | None
+    ) -> None:
+        """Without `embedding`, forward takes hidden states; without `output_layer`, it returns them."""
+        super().__init__()
+        self.embedding, self.rotary = embedding, rotary
+        self.decoder, self.output_layer = decoder, output_layer
+
+    def forward(
+        self,
+        tokens_BS: Tensor,
+        position_ids_BS: Tensor,
+        attention_mask: Tensor | None = None,
+        labels_BS: Tensor | None = None,
+        loss_mask_BS: Tensor | None = None,
+        *,
+        hidden_SBH: Tensor | None = None,
+    ) -> Tensor:
+        """Return logits [B, S, V]; with labels the loss of each token [B, S]; with a loss mask besides, the sum of loss x mask.
+
+        Losses are in at least fp32. The sum is the cheap one: it can be had without holding the logits. `attention_mask` is
+        bool [B or 1, 1, S, S], True where attention is blocked, and replaces the causal rule. `hidden_SBH` comes from the
+        previous pipeline stage.
+        """
+        x_SBH = hidden_SBH if self.embedding is None else self.embedding(tokens_BS, position_ids_BS)
+        assert x_SBH is not None, "a stage without embedding needs the hidden states of the stage before it"
+        tables = None if self.rotary is None else self.rotary(tokens_BS.shape[1])
+        x_SBH = self.decoder(x_SBH, tables, attention_mask)
+        if self.output_layer is None:
+            hidden: Tensor = x_SBH
+            return hidden
+        if labels_BS is None:
+            logits: Tensor = self.output_layer(x_SBH)
+            return logits
+        if loss_mask_BS is None:
+            return self.output_layer.losses(x_SBH, labels_BS)
+        return self.output_layer.loss_sum(x_SBH, labels_BS, loss_mask_BS)

@@ -1,0 +1,41 @@
+"""First values that do not know the layout.
+
+Each parameter is drawn whole, in fp32 on the host, from a generator seeded by (seed, its name), then cast and sliced: the same
+seed starts every layout, dtype and device from the same weights. Rows that only pad the vocabulary start at zero and are
+not drawn, because their number depends on the layout.
+"""
+
+import hashlib
+
+import torch
+from torch import Tensor, nn
+
+from primus.engine.model.parameter import initial_of, sharding_of
+from primus.engine.parallel.mesh import Group
+from primus.engine.parallel.sharding import slice_global
+
+__all__ = ["generator_for", "initialise"]
+
+
+@torch.no_grad()
+def initialise(model: nn.Module, *, seed: int, tp: Group) -> None:
+    """Fill every parameter of the model; a tied parameter is drawn once, under its first name."""
+    for name, parameter in model.named_parameters():
+        whole = _draw(name, parameter, seed, tp)
+        parameter.copy_(slice_global(whole.to(parameter.dtype), sharding_of(parameter), tp))
+
+
+def generator_for(seed: int, name: str) -> torch.Generator:
+    """Return a generator that depends on nothing but the seed and the name."""
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+
+
+def _draw(name: str, parameter: nn.Parameter, seed: int, tp: Group) -> Tensor:
+    sharding = sharding_of(parameter)
+    shape = list(parameter.shape)
+    if sharding.dim is not None:
+        shape[sharding.dim] *= tp.size
+    whole = torch.zeros(shape, dtype=torch.float32)
+    initial_of(parameter)(whole, generator_for(seed, name))
+    return whole

@@ -1,0 +1,65 @@
+"""One transformer layer, and the stack of them with its final norm."""
+
+from collections.abc import Callable, Mapping
+
+from torch import Tensor, nn
+
+from primus.engine.model.dropout import BiasDropoutAdd
+from primus.engine.model.rotary import RotaryTables
+
+__all__ = ["Decoder", "Layer", "residual_after_norm", "residual_before_norm"]
+
+Residual = Callable[[Tensor, Tensor], Tensor]
+"""Chooses what a half of the layer is added to, from its input before and after the norm."""
+
+
+def residual_before_norm(x: Tensor, normed: Tensor) -> Tensor:
+    """Add to the norm's input: the usual pre-norm wiring."""
+    return x
+
+
+def residual_after_norm(x: Tensor, normed: Tensor) -> Tensor:
+    """Add to the norm's output (`apply_residual_connection_post_layernorm`)."""
+    return normed.to(x.dtype)
+
+
+class Layer(nn.Module):
+    """Norm, attention, add, norm, feed-forward, add."""
+
+    def __init__(
+        self,
+        *,
+        input_layernorm: nn.Module,
+        self_attention: nn.Module,
+        pre_mlp_layernorm: nn.Module,
+        mlp: nn.Module,
+        add: BiasDropoutAdd,
+        residual: Residual,
+    ) -> None:
+        super().__init__()
+        self.input_layernorm, self.self_attention = input_layernorm, self_attention
+        self.pre_mlp_layernorm, self.mlp = pre_mlp_layernorm, mlp
+        self.add, self.residual = add, residual
+
+    def forward(self, x_SBH: Tensor, tables: RotaryTables | None, mask_B1SS: Tensor | None) -> Tensor:
+        normed = self.input_layernorm(x_SBH)
+        y, bias = self.self_attention(normed, tables, mask_B1SS)
+        x_SBH = self.add(y, bias, self.residual(x_SBH, normed))
+        normed = self.pre_mlp_layernorm(x_SBH)
+        y, bias = self.mlp(normed)
+        x_SBH = self.add(y, bias, self.residual(x_SBH, normed))
+        return x_SBH
+
+
+class Decoder(nn.Module):
+    """A range of layers, named by their number in the whole model, and the final norm on the last stage."""
+
+    def __init__(self, layers: Mapping[int, nn.Module], final_layernorm: nn.Module | None) -> None:
+        super().__init__()
+        self.layers = nn.ModuleDict({str(number): layer for number, layer in layers.items()})
+        self.final_layernorm = final_layernorm
+
+    def forward(self, x_SBH: Tensor, tables: RotaryTables | None, mask_B1SS: Tensor | None) -> Tensor:
+        for layer in self.layers.values():
+            x_SBH = layer(x_SBH, tables, mask_B1SS)
+        return x_SBH if self.final_layernorm is None else self.final_layernorm(x_SBH)

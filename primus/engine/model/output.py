@@ -1,0 +1,60 @@
+"""From the last hidden states to logits or losses: the output matrix, its rows divided over the vocabulary."""
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from primus.engine.kernels.cross_entropy import Columns, linear_cross_entropy, vocab_parallel_cross_entropy
+from primus.engine.kernels.linear import linear
+from primus.engine.model.linears import enter_tensor_parallel
+from primus.engine.model.parameter import Initial, Place, declare, rows_only
+from primus.engine.parallel import collectives
+from primus.engine.parallel.sharding import Sharding
+
+__all__ = ["OutputLayer", "output_weight"]
+
+
+def output_weight(place: Place, rows: int, real_rows: int, width: int, *, initial: Initial) -> nn.Parameter:
+    """Return an output matrix of its own (untied); `rows` includes padding beyond `real_rows`."""
+    sharding = Sharding(dim=0, axis="tp", is_embedding_or_output=True)
+    return declare(place, (rows, width), sharding, rows_only(real_rows, initial))
+
+
+class OutputLayer(nn.Module):
+    """Logits or losses from hidden states [S, B, H]; padding of the vocabulary takes no part in either."""
+
+    def __init__(
+        self, place: Place, weight: nn.Parameter, *, vocab_size: int, chunked: bool, cross_entropy_in_fp16: bool = False
+    ) -> None:
+        """`weight` is its own or the embedding's; `chunked` computes loss sums without the whole logits."""
+        super().__init__()
+        self.tp, self.sequence_parallel = place.tp, place.sequence_parallel
+        self.weight, self.vocab_size, self.in_fp16 = weight, vocab_size, cross_entropy_in_fp16
+        rows = weight.shape[0]
+        first = place.tp.index * rows
+        self.columns = Columns(first, max(0, min(rows, vocab_size - first)), place.tp)
+        self.loss_sum: Callable[[Tensor, Tensor, Tensor], Tensor] = self._chunked_sum if chunked else self._whole_sum
+
+    def forward(self, x_SBH: Tensor) -> Tensor:
+        """Return the logits of the real vocabulary on every rank, [B, S, V]."""
+        logits = collectives.gather_last_dim(self._own_logits(x_SBH), self.tp)
+        return logits[..., : self.vocab_size].transpose(0, 1)
+
+    def losses(self, x_SBH: Tensor, labels_BS: Tensor) -> Tensor:
+        """Return the loss of each token, [B, S]."""
+        B, S = labels_BS.shape
+        logits_TV = self._own_logits(x_SBH).flatten(0, 1)
+        losses_T = vocab_parallel_cross_entropy(logits_TV, labels_BS.t().flatten(), self.columns, in_fp16=self.in_fp16)
+        return losses_T.view(S, B).t()
+
+    def _own_logits(self, x_SBH: Tensor) -> Tensor:
+        return linear(enter_tensor_parallel(x_SBH, self.tp, self.sequence_parallel), self.weight)
+
+    def _whole_sum(self, x_SBH: Tensor, labels_BS: Tensor, loss_mask_BS: Tensor) -> Tensor:
+        losses_BS = self.losses(x_SBH, labels_BS)
+        return (losses_BS * loss_mask_BS).sum()
+
+    def _chunked_sum(self, x_SBH: Tensor, labels_BS: Tensor, loss_mask_BS: Tensor) -> Tensor:
+        x_TH = enter_tensor_parallel(x_SBH, self.tp, self.sequence_parallel).flatten(0, 1)
+        labels_T, mask_T = labels_BS.t().flatten(), loss_mask_BS.t().flatten()
+        return linear_cross_entropy(x_TH, self.weight, labels_T, mask_T, self.columns)

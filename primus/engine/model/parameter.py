@@ -1,0 +1,94 @@
+"""How a part declares its parameters: global shape, sharding and first values, stated once beside each other.
+
+`Place` says where the parts of a model live. A declared parameter holds this rank's slice and carries its `sharding`
+(read by initialisation, gradient buffers, optimizer and checkpoint) and its `initial` rule (read by `initialise`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from primus.engine.parallel.mesh import Group
+from primus.engine.parallel.random import RandomStreams
+from primus.engine.parallel.sharding import Sharding, local_shape
+
+__all__ = ["Initial", "Place", "constant", "declare", "initial_of", "normal", "rows_only", "sharding_of", "xavier_uniform"]
+
+Initial = Callable[[Tensor, torch.Generator], None]
+"""Fills a whole, undivided fp32 tensor that comes in as zeros."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Group, memory and random streams that the parts of one model share."""
+
+    tp: Group
+    dtype: torch.dtype
+    device: torch.device
+    streams: RandomStreams
+    sequence_parallel: bool
+    """Between the linears, activations hold this rank's slice of the sequence."""
+
+    @property
+    def residual_stream(self) -> str | None:
+        """Random stream of dropout on the residual stream: its own per rank where ranks hold other tokens, else the common one."""
+        return "model-parallel" if self.sequence_parallel else None
+
+
+def declare(place: Place, shape: tuple[int, ...], sharding: Sharding, initial: Initial) -> nn.Parameter:
+    """Return an unfilled parameter: this rank's slice of a tensor of the global `shape`."""
+    local = local_shape(shape, sharding, place.tp)
+    parameter = nn.Parameter(torch.empty(local, dtype=place.dtype, device=place.device))
+    parameter.sharding = sharding  # type: ignore[attr-defined]
+    parameter.initial = initial  # type: ignore[attr-defined]
+    return parameter
+
+
+def sharding_of(parameter: nn.Parameter) -> Sharding:
+    """Return the sharding that the parameter was declared with."""
+    sharding: Sharding = parameter.sharding  # type: ignore[attr-defined]
+    return sharding
+
+
+def initial_of(parameter: nn.Parameter) -> Initial:
+    """Return the first values that the parameter was declared with."""
+    initial: Initial = parameter.initial  # type: ignore[attr-defined]
+    return initial
+
+
+def normal(std: float) -> Initial:
+    """Draw from N(0, std^2)."""
+
+    def fill(whole: Tensor, generator: torch.Generator) -> None:
+        whole.normal_(0.0, std, generator=generator)
+
+    return fill
+
+
+def xavier_uniform() -> Initial:
+    """Draw uniformly between +-sqrt(6 / (rows + columns))."""
+
+    def fill(whole: Tensor, generator: torch.Generator) -> None:
+        nn.init.xavier_uniform_(whole, generator=generator)
+
+    return fill
+
+
+def constant(value: float) -> Initial:
+    """Fill with one number."""
+
+    def fill(whole: Tensor, generator: torch.Generator) -> None:
+        whole.fill_(value)
+
+    return fill
+
+
+def rows_only(rows: int, initial: Initial) -> Initial:
+    """Fill the first `rows` rows as told and leave the rest, which is padding, at zero."""
+
+    def fill(whole: Tensor, generator: torch.Generator) -> None:
+        initial(whole[:rows], generator)
+
+    return fill

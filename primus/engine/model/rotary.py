@@ -1,0 +1,66 @@
+"""Rotary positions as a part: the tables of a run, and the rotation of query and key heads."""
+
+import torch
+from torch import Tensor, nn
+
+from primus.engine.config.model import PositionConfig
+from primus.engine.kernels.rope import (
+    apply_rotary,
+    llama3_frequencies,
+    rotary_frequencies,
+    rotary_tables,
+    yarn_concentration,
+    yarn_correction_range,
+    yarn_frequencies,
+)
+
+__all__ = ["RotaryEmbedding", "RotaryTables", "frequencies_of", "rotate"]
+
+RotaryTables = tuple[Tensor, Tensor]
+"""cos and sin, [S, rotated channels / 2]."""
+
+
+class RotaryEmbedding(nn.Module):
+    """Tables for positions 0 to length-1; a row's position is its index, also where documents restart their position ids."""
+
+    def __init__(
+        self, position: PositionConfig, channels: int, *, length: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        super().__init__()
+        self.frequencies, self.multiplier = frequencies_of(position, channels)
+        self.spacing = 1.0 / (position.interpolation_factor or 1.0)
+        self.dtype, self.device = dtype, device
+        self.tables = self._build(length)
+
+    def forward(self, length: int) -> RotaryTables:
+        if length > len(self.tables[0]):
+            self.tables = self._build(length)
+        cos, sin = self.tables
+        return cos[:length], sin[:length]
+
+    def _build(self, length: int) -> RotaryTables:
+        positions = torch.arange(length, dtype=torch.float32, device=self.device) * self.spacing
+        return rotary_tables(self.frequencies, positions, multiplier=self.multiplier, dtype=self.dtype)
+
+
+def frequencies_of(position: PositionConfig, channels: int) -> tuple[Tensor, float]:
+    """Return the frequencies of a head of `channels` channels, and the factor of cos and sin."""
+    rotated = channels if position.rotary_percent >= 1.0 else int(channels * position.rotary_percent)
+    plain = rotary_frequencies(rotated, position.rotary_base)
+    if position.type == "yarn":
+        low, high = yarn_correction_range(
+            rotated,
+            position.rotary_base,
+            position.yarn_original_max_position_embeddings,
+            position.yarn_beta_fast,
+            position.yarn_beta_slow,
+            round_to_int=position.yarn_correction_range_round_to_int,
+        )
+        multiplier = yarn_concentration(position.yarn_scaling_factor, position.yarn_mscale, position.yarn_mscale_all_dim)
+        return yarn_frequencies(plain, position.yarn_scaling_factor, low, high), multiplier
+    return (llama3_frequencies(plain, position.rope_scaling_factor) if position.use_rope_scaling else plain), 1.0
+
+
+def rotate(x: Tensor, tables: RotaryTables | None, *, interleaved: bool) -> Tensor:
+    """Rotate heads [S, B, ..., D]; without tables positions are nobody's business here."""
+    return x if tables is None else apply_rotary(x, *tables, interleaved=interleaved)
