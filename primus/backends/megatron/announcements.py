@@ -90,6 +90,8 @@ def precision_options_need_their_dtype(p: Params) -> Notices:
         yield f"{p.where('loss_scale')} has no effect: weights are fp32."
     if p["grad_reduce_in_bf16"] and dtype != "bfloat16":
         yield f"{p.where('grad_reduce_in_bf16')} has no effect: {p.where('bf16')}."
+    elif p["grad_reduce_in_bf16"] and p["accumulate_allreduce_grads_in_fp32"]:
+        yield f"{p.where('accumulate_allreduce_grads_in_fp32')} has no effect: {p.where('grad_reduce_in_bf16')}."
 
 
 def reporting_has_its_switch(p: Params) -> Notices:

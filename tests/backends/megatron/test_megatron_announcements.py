@@ -30,6 +30,11 @@ SAMPLES = {"train_iters": None, "train_samples": 48}
         ({"position_embedding_type": "none", "rotary_base": 5000}, [], "rotary_base 5000"),
         ({"loss_scale": 8.0, "use_distributed_optimizer": False}, [], "has no effect: weights are fp32"),
         ({"grad_reduce_in_bf16": True}, [], "grad_reduce_in_bf16 true (exp.yaml:"),
+        (
+            {"bf16": True, "grad_reduce_in_bf16": True, "accumulate_allreduce_grads_in_fp32": True},
+            [],
+            "accumulate_allreduce_grads",
+        ),
         ({"wandb_project": "p"}, [], "wandb_project p (exp.yaml:"),
         ({"mlflow_run_name": "r"}, [], "has no effect: disable_mlflow true (primus/configs"),
         ({"tensorboard_dir": "tb", "disable_tensorboard": True}, [], "tensorboard_dir tb (exp.yaml:"),

@@ -3,12 +3,15 @@
 import dataclasses
 import typing
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from primus.backends.megatron import MegatronArgBuilder
 from primus.backends.megatron.keys import KEYS
 from primus.backends.megatron.to_container import COMPUTED, targets
+from primus.core.experiment import load_experiment, shipped_presets
 from primus.engine.config import ConfigContainer
 from primus.engine.config.serialize import dump, from_dict, to_dict
 
@@ -152,9 +155,64 @@ def test_presets_alone_leave_no_source(build: Any) -> None:
     assert "checkpoint.ckpt_format" not in build().sources
 
 
-@pytest.mark.parametrize("model", ["llama3_8B", "llama2_7B", "llama3.2_1B", "qwen2.5_7B", "qwen3_8B"])
+BASES = {"language_model.yaml", "primus_megatron_model.yaml", "llama_base.yaml"}
+"""Presets that leave open what only a family or the user knows."""
+FAMILIES = sorted(name for name in shipped_presets("models", "megatron") if name not in BASES)
+
+
+@pytest.mark.parametrize("model", FAMILIES)
 def test_model_presets_build(build: Any, model: str) -> None:
-    chosen = {"mock_data": True, "lr_warmup_iters": 0}
-    config = build(base=chosen, model=f"{model}.yaml").config
-    assert config.model.position.type == "rope"
-    assert config.model.normalization == "RMSNorm"
+    model_config = build(base={"mock_data": True}, model=model).config.model
+    assert model_config.position.type == "rope"
+    assert model_config.normalization == "RMSNorm"
+
+
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples" / "megatron" / "configs").rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: f"{file.parent.name}/{file.stem}")
+def test_examples_build(file: Path, tmp_path: Path) -> None:
+    world_size = 8 if file.parent.name != "cpu" else 2
+    experiment = load_experiment(file, (), {})
+    for module in experiment.modules.values():
+        assert MegatronArgBuilder(experiment, module, world_size, tmp_path).build().config.train.train_iters > 0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path", "value"),
+    [
+        ({"untie_embeddings_and_output_weights": False}, "model.tie_embeddings", True),
+        ({}, "model.tie_embeddings", False),
+        ({}, "model.vocab_size", None),
+        ({"apply_rope_fusion": True}, "model.fusion.rope", True),
+        ({"apply_rope_fusion": True, "position_embedding_type": "none"}, "model.fusion.rope", False),
+        ({}, "model.position.yarn_original_max_position_embeddings", 4096),
+        ({"original_max_position_embeddings": 64}, "model.position.yarn_original_max_position_embeddings", 64),
+        ({"attention_softmax_in_fp32": True}, "model.attention.softmax_in_fp32", True),
+        ({"kv_channels": 16}, "model.attention.kv_channels", 16),
+        ({"ffn_hidden_size": 80}, "model.ffn_hidden_size", 80),
+        ({"weight_decay": 0.1}, "optimizer.weight_decay", 0.1),
+        ({"ckpt_step": 3, "load": "old"}, "checkpoint.ckpt_step", 3),
+        ({"ckpt_step": 0}, "checkpoint.ckpt_step", None),
+        ({"data_cache_path": "cache"}, "dataset.cache_path", "HERE/cache"),
+        ({"vocab_file": "~/v.json"}, "tokenizer.vocab_file", "HOME/v.json"),
+        ({"merge_file": "/m.txt"}, "tokenizer.merge_file", "/m.txt"),
+        ({"disable_mlflow": False, "mlflow_experiment_name": "e"}, "logger.mlflow_experiment_name", "e"),
+        ({"mlflow_experiment_name": "e"}, "logger.mlflow_experiment_name", None),
+        ({"disable_wandb": False, "wandb_save_dir": "w"}, "logger.wandb_save_dir", "HERE/run/w"),
+        ({"disable_profiler_activity_cpu": True}, "profiling.with_cpu", False),
+        ({}, "profiling.memory_snapshot_path", None),
+        ({"record_memory_history": True}, "profiling.memory_snapshot_path", "HERE/run/snapshot.pickle"),
+        ({"result_rejected_tracker_filename": "r.log"}, "rerun.result_rejected_tracker_filename", "HERE/run/r.log"),
+        ({"trainable": True}, "run.task", "pretrain"),
+    ],
+    ids=str,
+)
+def test_a_computed_field_follows_from_its_keys(
+    build: Any, tmp_path: Path, overrides: dict[str, Any], path: str, value: Any
+) -> None:
+    places = {"HERE": str(tmp_path), "HOME": str(Path.home())}
+    if isinstance(value, str):
+        for word, place in places.items():
+            value = value.replace(word, place)
+    assert at(build(overrides).config, path) == value

@@ -53,10 +53,10 @@ def world_is_divisible(p: Params) -> Problems:
     width = _model_width(p)
     if p.world_size % width == 0:
         return
-    degrees = " x ".join(p.where(key) for key in _DEGREES if p[key] != 1)
-    below = p.world_size // width * width
-    counts = or_list([n for n in (below, below + width) if n])
-    yield f"{p.world_size} processes are no multiple of {degrees}, {width} in all: start {counts}, or change the degree."
+    degrees = [p.where(key) for key in _DEGREES if p[key] != 1]
+    product = " x ".join(degrees) + (f" = {width}" if len(degrees) > 1 else "")
+    processes = "1 process" if p.world_size == 1 else f"{p.world_size} processes"
+    yield f"the run has {processes}, no multiple of {product}: start {_nearest(p.world_size, width)}, or change the degree."
 
 
 def batch_is_whole_microbatches(p: Params) -> Problems:

@@ -58,7 +58,7 @@ def mock_data_replaces_files(p: Params) -> Iterator[Rewrite]:
     if p["tokenizer_type"] != "NullTokenizer":
         notice = f"{p.where('tokenizer_type')} is laid aside: {p.where('mock_data')} uses the NullTokenizer."
         yield Rewrite(
-            key="tokenizer_type", value="NullTokenizer", reason=reason, notice=None if p["tokenizer_type"] is None else notice
+            key="tokenizer_type", value="NullTokenizer", reason=reason, notice=notice if p.is_chosen("tokenizer_type") else None
         )
     if p["vocab_size"] is None:
         notice = f"vocab_size is {_MOCK_VOCABULARY}, the default of mock data: set vocab_size for another one."

@@ -69,19 +69,9 @@ def scaler_is_consistent(p: Params) -> Problems:
         yield f"{p.where('min_loss_scale')} must lie above 0 and not above {p.where('initial_loss_scale')}."
 
 
-def gradients_have_one_dtype(p: Params) -> Problems:
-    """fp32 accumulation and bf16 reduction are two different buffers."""
-    if p["bf16"] and p["grad_reduce_in_bf16"] and p["accumulate_allreduce_grads_in_fp32"]:
-        yield (
-            f"{p.where('grad_reduce_in_bf16')} excludes {p.where('accumulate_allreduce_grads_in_fp32')}: "
-            "gradients are accumulated and reduced in one buffer; keep one of them."
-        )
-
-
 DERIVATIONS: tuple[Derivation, ...] = (fp16_lays_preset_bf16_aside, dynamic_scaling_expects_overflow)
 RULES: tuple[Rule, ...] = (
     half_dtype_is_one,
     half_options_have_half_weights,
     scaler_is_consistent,
-    gradients_have_one_dtype,
 )
