@@ -10,7 +10,7 @@ from pathlib import Path
 from primus.backends.megatron.announcements import announce
 from primus.backends.megatron.keys import KEYS
 from primus.backends.megatron.params import Params, Unreadable
-from primus.backends.megatron.patches.args import DERIVATIONS, RULES
+from primus.backends.megatron.patches.args.order import DERIVATIONS, RULES
 from primus.backends.megatron.to_container import sources, to_container
 from primus.core.experiment import Experiment, Module
 from primus.core.keys import check_params
@@ -27,7 +27,7 @@ class Built:
     config: ConfigContainer
     """The run."""
     sources: dict[str, str]
-    """Container path to where its value was set, for values that the user decided."""
+    """Container path to where its value was set, for values that the user set or that are not the container's default."""
     notices: list[str]
     """Lines the user reads at start."""
 
@@ -53,7 +53,8 @@ class MegatronArgBuilder:
         if problems:
             raise ConfigError(dict.fromkeys(problems))
         notices += announce(params)
-        return Built(config=to_container(params, KEYS), sources=sources(params, KEYS), notices=notices)
+        config = to_container(params, KEYS)
+        return Built(config=config, sources=sources(config, params, KEYS), notices=notices)
 
     def _checked(self) -> tuple[Params, list[str], list[str]]:
         typed, problems, notices = check_params(KEYS, self._module.params, self._module.defaults)

@@ -61,9 +61,6 @@ class Params:
             raise Unreadable(key)
         return value
 
-    def __contains__(self, key: str) -> bool:
-        return key in self.values
-
     def source(self, key: str) -> str:
         """Return where the value was set."""
         return self.values[key].source

@@ -4,6 +4,7 @@
 other path has exactly one live key whose `target` it is.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -29,16 +30,16 @@ def to_container(p: Params, keys: Keys) -> ConfigContainer:
                 _put(tree, path, p[name])
     for path, quantity in COMPUTED.items():
         value = quantity(p)
-        _put(tree, path, to_dict(value) if hasattr(value, "__dataclass_fields__") else value)
+        _put(tree, path, to_dict(value) if dataclasses.is_dataclass(value) else value)
     return cast(ConfigContainer, from_dict(tree))
 
 
-def sources(p: Params, keys: Keys) -> dict[str, str]:
-    """Return, for each container path that the user's keys decide, where they were set."""
+def sources(config: ConfigContainer, p: Params, keys: Keys) -> dict[str, str]:
+    """Return where the value of a container path was set, for every path that the user set or that has no default value."""
     notes: dict[str, list[str]] = {}
     for name, key in keys.items():
-        if name in p and not p.is_preset(name):
-            for path in targets(key):
+        for path in targets(key):
+            if not p.is_preset(name) or (p[name] and not _is_default(config, path)):
                 notes.setdefault(path, []).append(f"{p.source(name)} ({name})")
     return {path: ", ".join(texts) for path, texts in notes.items()}
 
@@ -48,6 +49,15 @@ def targets(key: Key) -> tuple[str, ...]:
     if key.status != "live" or not key.target:
         return ()
     return tuple(path.strip() for path in key.target.split(","))
+
+
+def _is_default(config: ConfigContainer, path: str) -> bool:
+    *parents, leaf = path.split(".")
+    part: Any = config
+    for parent in parents:
+        part = getattr(part, parent)
+    (field,) = (field for field in dataclasses.fields(part) if field.name == leaf)
+    return bool(getattr(part, leaf) == field.default)
 
 
 def _put(tree: dict[str, Any], path: str, value: Any) -> None:

@@ -151,8 +151,12 @@ def test_a_small_experiment_survives_the_file_form(build: Any) -> None:
     assert "(lr)" in text
 
 
-def test_presets_alone_leave_no_source(build: Any) -> None:
-    assert "checkpoint.ckpt_format" not in build().sources
+def test_values_off_the_default_have_their_source(build: Any) -> None:
+    sources = build(base={"mock_data": True}, model="llama3_8B.yaml").sources
+    assert sources["model.num_layers"].startswith("primus/configs/models/megatron/llama3_8B.yaml:")
+    assert sources["optimizer.lr"].startswith("primus/configs/modules/megatron/pre_trainer.yaml:")
+    assert sources["dataset.mock_data"] == "exp.yaml:11 (mock_data)"
+    assert "checkpoint.ckpt_format" not in sources
 
 
 BASES = {"language_model.yaml", "primus_megatron_model.yaml", "llama_base.yaml"}

@@ -1,0 +1,32 @@
+"""The order in which derivations and rules run.
+
+Derivations come first, and one may read what an earlier one wrote: data choose the tokenizer before it is given a size, samples
+lay iterations aside before the warm-up is read. Rules read only; their order is the order of the messages.
+"""
+
+from primus.backends.megatron.params import Derivation, Rule
+from primus.backends.megatron.patches.args import (
+    architecture,
+    batch,
+    checkpoint,
+    data,
+    duration,
+    logging,
+    loop,
+    parallelism,
+    positions,
+    precision,
+    rocm_arg_validation,
+    schedule,
+    tokenizer,
+)
+
+__all__ = ["DERIVATIONS", "RULES"]
+
+_RUN = (loop, batch, duration, schedule, precision)
+_MODEL = (architecture, positions, parallelism)
+_AROUND = (data, tokenizer, checkpoint, logging, rocm_arg_validation)
+_DERIVING = (data, tokenizer, duration, schedule, precision, parallelism, checkpoint, rocm_arg_validation)
+
+DERIVATIONS: tuple[Derivation, ...] = tuple(derive for subject in _DERIVING for derive in subject.DERIVATIONS)
+RULES: tuple[Rule, ...] = tuple(rule for subject in (*_RUN, *_MODEL, *_AROUND) for rule in subject.RULES)
