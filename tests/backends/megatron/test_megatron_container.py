@@ -198,6 +198,7 @@ def test_examples_build(file: Path, tmp_path: Path) -> None:
         ({"weight_decay": 0.1}, "optimizer.weight_decay", 0.1),
         ({"ckpt_step": 3, "load": "old"}, "checkpoint.ckpt_step", 3),
         ({"ckpt_step": 0}, "checkpoint.ckpt_step", None),
+        ({"tokenizer_model": "org/name"}, "tokenizer.model", None),
         ({"data_cache_path": "cache"}, "dataset.cache_path", "HERE/cache"),
         ({"vocab_file": "~/v.json"}, "tokenizer.vocab_file", "HOME/v.json"),
         ({"merge_file": "/m.txt"}, "tokenizer.merge_file", "/m.txt"),

@@ -7,7 +7,7 @@ from primus.backends.megatron.blends import SPLITS, BlendError, parse_blend, rea
 from primus.backends.megatron.params import Derivation, Params, Problems, Rewrite, Rule, Unreadable
 from primus.engine.config import Blend
 
-__all__ = ["DERIVATIONS", "RULES", "blend", "builds_mask", "default_split", "split", "split_blends"]
+__all__ = ["DERIVATIONS", "RULES", "blend", "builds_mask", "split", "split_blends"]
 
 _T = TypeVar("_T")
 _DEFAULT_SPLIT = "969, 30, 1"

@@ -23,7 +23,7 @@ _USUAL = ("HuggingFaceTokenizer", "SentencePieceTokenizer", "GPT2BPETokenizer", 
 def tokenizer_model(p: Params) -> str | None:
     """Return the model file or folder made absolute if it is there, otherwise the name as given: a hub id."""
     given: str | None = p["tokenizer_model"]
-    if given is None:
+    if given is None or p["tokenizer_type"] == "NullTokenizer":
         return None
     path = p.input_path(given)
     return path if Path(path).exists() else given
