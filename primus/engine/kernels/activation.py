@@ -1,4 +1,4 @@
-"""Feed-forward non-linearities. Gated ones take [..., 2F] (gate, then linear part) and return [..., F]; the others keep the shape.
+"""Feed-forward non-linearities. Gated ones take [..., 2F] (gate, then linear part) and return [..., F].
 
 swiglu: silu(g) * u        quick_geglu: g * sigmoid(1.702 g) * u        squared_relu: relu(z)^2
 gelu: exact, by erf        gelu_tanh: 0.5 z (1 + tanh(sqrt(2/pi) z (1 + 0.044715 z^2)))
@@ -74,7 +74,7 @@ class _GatedSigmoid(torch.autograd.Function):
         return gated.mul_(linear)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
         (x,) = ctx.saved_tensors
         dx = torch.empty_like(x)

@@ -51,10 +51,7 @@ def explicit_attention(
     scores_BGnSS = q.mul(1.0 / (math.sqrt(D) * layer_scaling)) @ k
     if softmax_in_fp32 or layer_scaling > 1:
         scores_BGnSS = scores_BGnSS.to(torch.promote_types(q.dtype, torch.float32)) * layer_scaling
-    if mask_B1SS is None:
-        blocked = torch.ones(S, S, dtype=torch.bool, device=q.device).triu_(1)
-    else:
-        blocked = mask_B1SS.unsqueeze(2)
+    blocked = torch.ones(S, S, dtype=torch.bool, device=q.device).triu_(1) if mask_B1SS is None else mask_B1SS.unsqueeze(2)
     # The lowest finite number, not -inf: a row with everything blocked gives the mean of V instead of NaN.
     scores_BGnSS = scores_BGnSS.masked_fill(blocked, torch.finfo(scores_BGnSS.dtype).min)
     probabilities = scores_BGnSS.softmax(-1)

@@ -65,7 +65,7 @@ class _CrossEntropy(torch.autograd.Function):
         return loss_T
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, d_loss_T: Tensor) -> tuple[Tensor, None, None, None]:
         gradient_TV, labels_T = ctx.saved_tensors
         column_T, owned_T = _own_columns(labels_T, ctx.columns)
@@ -110,7 +110,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
         d_hidden, d_weight = ctx.saved_tensors
         return d_hidden.mul_(factor), d_weight.mul_(factor).to(ctx.dtype), None, None, None, None

@@ -22,7 +22,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tens
     if x.device.type == "cpu":
         out: Tensor = _RMSNorm.apply(x, weight, eps, offset)
         return out
-    return F.rms_norm(x.to(wide), weight.shape, weight.to(wide) + offset, eps).to(weight.dtype)
+    normed: Tensor = F.rms_norm(x.to(wide), weight.shape, weight.to(wide) + offset, eps).to(weight.dtype)
+    return normed
 
 
 def rms_norm_reference(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
@@ -62,7 +63,7 @@ class _RMSNorm(torch.autograd.Function):
         return (x_wide * r).mul_(gain).to(weight.dtype)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, None, None]:
         x, weight, r = ctx.saved_tensors
         x_wide, dy_wide, gain = x.to(r.dtype), dy.to(r.dtype), weight.to(r.dtype) + ctx.offset

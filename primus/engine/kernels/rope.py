@@ -71,7 +71,7 @@ def yarn_mscale(factor: float, weight: float) -> float:
 
 
 def rotary_tables(frequencies: Tensor, positions: Tensor, *, multiplier: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return cos and sin of positions x frequencies, [S, D/2], times `multiplier`; angles are fp32 as published models have them."""
+    """Return cos and sin of positions x frequencies, [S, D/2], times `multiplier`; angles are fp32."""
     angles = positions.to(torch.float32)[:, None] * frequencies.to(positions.device)
     return (angles.cos() * multiplier).to(dtype), (angles.sin() * multiplier).to(dtype)
 
@@ -106,7 +106,7 @@ class _Rotation(torch.autograd.Function):
         return _rotate(x, cos, sin, interleaved, 1)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:
         cos, sin = ctx.saved_tensors
         return _rotate(dy, cos, sin, ctx.interleaved, -1), None, None, None

@@ -17,6 +17,7 @@ from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
 from primus.engine.model.parameter import Place
 from primus.engine.model.rotary import RotaryTables, rotate
 from primus.engine.parallel import collectives
+from primus.engine.parallel.mesh import Group
 
 __all__ = ["ExplicitAttention", "FusedAttention", "GatheredHeads", "Heads", "OwnHeads", "SelfAttention"]
 
@@ -111,9 +112,9 @@ class OwnHeads:
 
 
 class GatheredHeads:
-    """For fewer groups than ranks: gathers the projection's output and takes this rank's query heads and their group's key and value."""
+    """For fewer groups than ranks: gathers the projection, takes own query heads and their group's key and value head."""
 
-    def __init__(self, tp: collectives.Group, groups: int, queries_per_group: int, channels: int) -> None:
+    def __init__(self, tp: Group, groups: int, queries_per_group: int, channels: int) -> None:
         ranks_per_group = tp.size // groups
         own = queries_per_group // ranks_per_group
         self.tp, self.channels = tp, channels
@@ -135,7 +136,7 @@ class _SplitHeads(torch.autograd.Function):
         return heads[:, :, :, :-2], heads[:, :, :, -2], heads[:, :, :, -1]
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, d_query: Tensor, d_key: Tensor, d_value: Tensor) -> Tensor:
         S, B, G, queries, D = d_query.shape
         d_heads = d_query.new_empty(S, B, G, queries + 2, D)

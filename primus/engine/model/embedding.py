@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from primus.engine.model.dropout import ResidualDropout
-from primus.engine.model.parameter import Initial, Place, declare, rows_only
+from primus.engine.model.parameter import Initial, Place, declare
 from primus.engine.parallel import collectives
 from primus.engine.parallel.sharding import Sharding
 
@@ -13,13 +13,13 @@ __all__ = ["Embedding", "PositionEmbedding", "VocabParallelEmbedding"]
 
 
 class VocabParallelEmbedding(nn.Module):
-    """A table whose rows are divided over the group; ids of other ranks give zeros, and the ranks' results have to be summed."""
+    """A table whose rows are divided over the group; ids of other ranks give zeros, so results have to be summed."""
 
     def __init__(self, place: Place, rows: int, real_rows: int, width: int, *, initial: Initial) -> None:
         """`rows` includes padding beyond `real_rows`."""
         super().__init__()
-        sharding = Sharding(dim=0, axis="tp", is_embedding_or_output=True)
-        self.weight = declare(place, (rows, width), sharding, rows_only(real_rows, initial))
+        sharding = Sharding(dim=0, is_embedding_or_output=True, valid_rows=real_rows)
+        self.weight = declare(place, (rows, width), sharding, initial)
         self.first_row = place.tp.index * self.weight.shape[0]
         self.is_whole = place.tp.size == 1
 
@@ -36,7 +36,7 @@ class PositionEmbedding(nn.Module):
 
     def __init__(self, place: Place, rows: int, width: int, *, initial: Initial) -> None:
         super().__init__()
-        self.weight = declare(place, (rows, width), Sharding(dim=None, axis="tp", is_embedding_or_output=True), initial)
+        self.weight = declare(place, (rows, width), Sharding(dim=None, is_embedding_or_output=True), initial)
 
     def forward(self, position_ids: Tensor) -> Tensor:
         return F.embedding(position_ids, self.weight)

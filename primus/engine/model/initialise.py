@@ -37,5 +37,5 @@ def _draw(name: str, parameter: nn.Parameter, seed: int, tp: Group) -> Tensor:
     if sharding.dim is not None:
         shape[sharding.dim] *= tp.size
     whole = torch.zeros(shape, dtype=torch.float32)
-    initial_of(parameter)(whole, generator_for(seed, name))
+    initial_of(parameter)(whole[: sharding.valid_rows], generator_for(seed, name))
     return whole

@@ -47,8 +47,8 @@ class Layer(nn.Module):
         x_SBH = self.add(y, bias, self.residual(x_SBH, normed))
         normed = self.pre_mlp_layernorm(x_SBH)
         y, bias = self.mlp(normed)
-        x_SBH = self.add(y, bias, self.residual(x_SBH, normed))
-        return x_SBH
+        added: Tensor = self.add(y, bias, self.residual(x_SBH, normed))
+        return added
 
 
 class Decoder(nn.Module):

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from primus.engine.kernels.linear import linear
 from primus.engine.model.parameter import Initial, Place, constant, declare
 from primus.engine.parallel import collectives
+from primus.engine.parallel.mesh import Group
 from primus.engine.parallel.sharding import Sharding
 
 __all__ = ["ColumnParallelLinear", "RowParallelLinear"]
@@ -21,7 +22,7 @@ class ColumnParallelLinear(nn.Module):
         """Divide each of `blocks` equal groups of rows over the ranks (gate and linear half of a gated MLP are two)."""
         super().__init__()
         self.tp, self.sequence_parallel = place.tp, place.sequence_parallel
-        sharding = Sharding(dim=0, axis="tp", blocks=blocks)
+        sharding = Sharding(dim=0, blocks=blocks)
         self.weight = declare(place, (outputs, inputs), sharding, initial)
         self.bias = declare(place, (outputs,), sharding, constant(0.0)) if bias else None
 
@@ -35,19 +36,19 @@ class RowParallelLinear(nn.Module):
     def __init__(self, place: Place, inputs: int, outputs: int, *, bias: bool, initial: Initial) -> None:
         super().__init__()
         self.tp, self.sequence_parallel = place.tp, place.sequence_parallel
-        self.weight = declare(place, (outputs, inputs), Sharding(dim=1, axis="tp"), initial)
-        replicated = Sharding(dim=None, axis="tp", sequence_parallel_grad=place.sequence_parallel)
+        self.weight = declare(place, (outputs, inputs), Sharding(dim=1), initial)
+        replicated = Sharding(dim=None, sequence_parallel_grad=place.sequence_parallel)
         self.bias = declare(place, (outputs,), replicated, constant(0.0)) if bias else None
 
     def forward(self, x_SBF: Tensor) -> tuple[Tensor, Tensor | None]:
         return leave_tensor_parallel(linear(x_SBF, self.weight), self.tp, self.sequence_parallel), self.bias
 
 
-def enter_tensor_parallel(x_SBH: Tensor, tp: collectives.Group, sequence_parallel: bool) -> Tensor:
+def enter_tensor_parallel(x_SBH: Tensor, tp: Group, sequence_parallel: bool) -> Tensor:
     """Make x whole on every rank; its gradient is summed over the ranks (and sliced along the sequence again)."""
     return collectives.gather_sequence(x_SBH, tp) if sequence_parallel else collectives.copy_to_group(x_SBH, tp)
 
 
-def leave_tensor_parallel(x_SBH: Tensor, tp: collectives.Group, sequence_parallel: bool) -> Tensor:
+def leave_tensor_parallel(x_SBH: Tensor, tp: Group, sequence_parallel: bool) -> Tensor:
     """Sum the ranks' parts of x (and keep a slice of the sequence)."""
     return collectives.reduce_scatter_sequence(x_SBH, tp) if sequence_parallel else collectives.sum_forward(x_SBH, tp)

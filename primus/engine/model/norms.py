@@ -1,4 +1,4 @@
-"""The norms as parts. Their weights are whole on every rank; under sequence parallelism each rank's gradient is a part of a sum."""
+"""The norms as parts. Weights are whole on every rank; under sequence parallelism each rank has a part of their gradient."""
 
 from torch import Tensor, nn
 
@@ -16,7 +16,7 @@ class RMSNorm(nn.Module):
         """`partial_grad`: the ranks of the tensor-parallel group see other tokens or other heads, so gradients add up."""
         super().__init__()
         self.eps, self.offset = eps, float(one_plus)
-        sharding = Sharding(dim=None, axis="tp", sequence_parallel_grad=partial_grad)
+        sharding = Sharding(dim=None, sequence_parallel_grad=partial_grad)
         self.weight = declare(place, (width,), sharding, constant(1.0 - self.offset))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ class LayerNorm(nn.Module):
         """`partial_grad`: the ranks of the tensor-parallel group see other tokens or other heads, so gradients add up."""
         super().__init__()
         self.eps, self.offset = eps, float(one_plus)
-        sharding = Sharding(dim=None, axis="tp", sequence_parallel_grad=partial_grad)
+        sharding = Sharding(dim=None, sequence_parallel_grad=partial_grad)
         self.weight = declare(place, (width,), sharding, constant(1.0 - self.offset))
         self.bias = declare(place, (width,), sharding, constant(0.0))
 

@@ -14,10 +14,10 @@ from primus.engine.parallel.mesh import Group
 from primus.engine.parallel.random import RandomStreams
 from primus.engine.parallel.sharding import Sharding, local_shape
 
-__all__ = ["Initial", "Place", "constant", "declare", "initial_of", "normal", "rows_only", "sharding_of", "xavier_uniform"]
+__all__ = ["Initial", "Place", "constant", "declare", "initial_of", "normal", "sharding_of", "xavier_uniform"]
 
 Initial = Callable[[Tensor, torch.Generator], None]
-"""Fills a whole, undivided fp32 tensor that comes in as zeros."""
+"""Fills a whole, undivided fp32 tensor."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +33,7 @@ class Place:
 
     @property
     def residual_stream(self) -> str | None:
-        """Random stream of dropout on the residual stream: its own per rank where ranks hold other tokens, else the common one."""
+        """Stream of dropout on the residual stream: the rank's own where ranks hold other tokens, else the common one."""
         return "model-parallel" if self.sequence_parallel else None
 
 
@@ -81,14 +81,5 @@ def constant(value: float) -> Initial:
 
     def fill(whole: Tensor, generator: torch.Generator) -> None:
         whole.fill_(value)
-
-    return fill
-
-
-def rows_only(rows: int, initial: Initial) -> Initial:
-    """Fill the first `rows` rows as told and leave the rest, which is padding, at zero."""
-
-    def fill(whole: Tensor, generator: torch.Generator) -> None:
-        initial(whole[:rows], generator)
 
     return fill

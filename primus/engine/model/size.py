@@ -1,8 +1,8 @@
 """How big a model is and how much arithmetic a token costs: integers from the configuration, no torch.
 
 `parameter_count` counts real rows plus the vocabulary's padding; `training_flops` is the published formula of Megatron's
-throughput report: 6 = 3 (forward, gradient of the input, gradient of the weight) x 2 (multiply and add) a weight met by a token,
-causal attention at half the square, recomputation not counted.
+throughput report: 6 = 3 (forward, gradients of input and weight) x 2 (multiply, add) for each weight a token meets, causal
+attention at half the square, recomputation not counted.
 """
 
 from dataclasses import dataclass

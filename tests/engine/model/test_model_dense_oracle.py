@@ -68,9 +68,9 @@ def config_of(case: dict[str, Any]) -> ModelConfig:
 
 
 def load(case: dict[str, Any], tensors: dict[str, Tensor]) -> GPTModel:
-    model = build_model(
-        config_of(case), mesh=single_mesh(), dtype=torch.float32, device="cpu", seed=1, streams=RandomStreams(1)
-    )
+    mesh = single_mesh()
+    streams = RandomStreams(1, mesh.coordinates)
+    model = build_model(config_of(case), mesh=mesh, dtype=torch.float32, device="cpu", seed=1, streams=streams)
     weights = {name[2:]: value for name, value in tensors.items() if name.startswith("w/")}
     parameters = dict(model.named_parameters())
     assert parameters.keys() == weights.keys()
@@ -135,9 +135,7 @@ def test_rotary_angles_equal_megatron_core(case: tuple[dict[str, Any], dict[str,
     model = load(description, tensors)
     cos, sin = model.rotary(description["seq_length"])
     angles, factor = tensors["out/rotary_angles"], description["rotary_cos_sin_multiplier"]
-    if description["flat_keys"]["rotary_interleaved"]:
-        half = angles[:, ::2]
-    else:
-        half = angles[:, : angles.shape[1] // 2]
+    interleaved = description["flat_keys"]["rotary_interleaved"]
+    half = angles[:, ::2] if interleaved else angles[:, : angles.shape[1] // 2]
     torch.testing.assert_close(cos, half.cos() * factor, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(sin, half.sin() * factor, rtol=1e-6, atol=1e-6)
