@@ -1,0 +1,12 @@
+"""The command line: one file a verb. It imports no torch.
+
+- `main.py`: the `primus` command and its exit codes
+- `train.py`: `train pretrain | posttrain`
+- `pretrain.py`: what `train pretrain` does
+- `dry_run.py`: what `--dry-run` prints
+- `config/`: `config show | validate | explain | diff | coverage`
+- `data.py`: `data prepare | train-tokenizer`
+- `doors.py`: frameworks, their keys and builders
+- `words.py`: KEY=VALUE words beside options
+- `report.py`: errors and notices
+"""

@@ -7,8 +7,6 @@
 - `blends.py`: the grammar of data blends and splits
 - `announcements.py`: lines about values that change what a user probably means
 - `to_container.py`: where each container field comes from
+
+Nothing is re-exported: `primus config explain` needs the keys alone, at once.
 """
-
-from primus.backends.megatron.argument_builder import Built, MegatronArgBuilder
-
-__all__ = ["Built", "MegatronArgBuilder"]

@@ -14,9 +14,9 @@
 """
 
 from primus.core.experiment.experiment import Experiment, Module
-from primus.core.experiment.load import load_experiment
+from primus.core.experiment.load import load_experiment, load_presets
 from primus.core.experiment.nearest import by_nearness, did_you_mean, nearest
-from primus.core.experiment.presets import shipped_presets
+from primus.core.experiment.presets import settings_of, shipped_presets
 from primus.core.experiment.value import Value, is_preset_source
 
 __all__ = [
@@ -27,6 +27,8 @@ __all__ = [
     "did_you_mean",
     "is_preset_source",
     "load_experiment",
+    "load_presets",
     "nearest",
+    "settings_of",
     "shipped_presets",
 ]

@@ -4,17 +4,18 @@ Every mistake that reading can survive is collected, and all are raised as one `
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from primus.core.experiment.experiment import Experiment, Module
-from primus.core.experiment.extends import NamedFile, Reading, read_with_extends
+from primus.core.experiment.extends import CONFIGS, NamedFile, Reading, read_with_extends, relative
 from primus.core.experiment.layout import Outline, outlines
 from primus.core.experiment.presets import find_preset
 from primus.core.experiment.value import Node, Tree, Value, flat, merged
 from primus.core.experiment.words import read_words
 from primus.errors import ConfigError
 
-__all__ = ["load_experiment"]
+__all__ = ["load_experiment", "load_presets"]
 
 _META = ("work_group", "user_name", "exp_name", "workspace", "platform")
 _FILE_WORDS = (*_META, "framework", "modules", "models")
@@ -39,6 +40,19 @@ def load_experiment(file: Path, words: Sequence[str], env: Mapping[str, str]) ->
     return Experiment(file=file, modules=modules, **meta)
 
 
+def load_presets(framework: str, config: str, model: str) -> dict[str, Value]:
+    """Return the parameters of two shipped presets alone."""
+    reading = Reading({})
+    nowhere = NamedFile(CONFIGS, "primus/configs")
+    files = [
+        relative(nowhere, str(CONFIGS / kind / framework / name)) for kind, name in (("modules", config), ("models", model))
+    ]
+    tree = _presets(files[0], files[1], reading)
+    if reading.problems:
+        raise ConfigError(reading.problems)
+    return {name: flat(node) for name, node in tree.children.items()}
+
+
 def _chosen(asked: Tree, *, file_words: bool) -> Tree:
     return Tree({name: node for name, node in asked.children.items() if (name in _FILE_WORDS) == file_words}, asked.source)
 
@@ -50,8 +64,8 @@ def _module(outline: Outline, parameters: Tree, file: NamedFile, reading: Readin
     config = find_preset("modules", framework, outline.config, file, reading.problems)
     if model is None or config is None:
         return None
-    tree = read_with_extends(model, reading)
-    for layer in (read_with_extends(config, reading), outline.overrides, parameters):
+    tree = _presets(config, model, reading)
+    for layer in (outline.overrides, parameters):
         tree = merged(tree, layer)
     return Module(
         role=outline.role,
@@ -60,6 +74,11 @@ def _module(outline: Outline, parameters: Tree, file: NamedFile, reading: Readin
         model=outline.model,
         params={name: flat(node) for name, node in tree.children.items()},
     )
+
+
+def _presets(config: NamedFile, model: NamedFile, reading: Reading) -> Tree:
+    """Merge the presets of a module: the model's keys count where the module's preset says nothing."""
+    return merged(read_with_extends(model, reading), read_with_extends(config, reading))
 
 
 def _meta(tree: Tree, file: Path, env: Mapping[str, str], problems: list[str]) -> dict[str, Value]:
@@ -76,6 +95,7 @@ def _meta(tree: Tree, file: Path, env: Mapping[str, str], problems: list[str]) -
         value = meta[name]
         if not _names_a_folder(value.value):
             problems.append(f"{name} {value.value!r} ({value.source}) becomes a part of the run folder; write a plain name")
+        meta[name] = replace(value, value=str(value.value))
     workspace = meta["workspace"]
     if not isinstance(workspace.value, str):
         problems.append(f"workspace {workspace.value!r} ({workspace.source}) is the folder that holds all runs; write a path")
@@ -90,7 +110,7 @@ def _given(node: Node | None, default: Value) -> Value:
 
 
 def _names_a_folder(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
         return False
     parts = Path(str(value)).parts
     return bool(parts) and not Path(str(value)).is_absolute() and ".." not in parts

@@ -1,10 +1,13 @@
-"""Where a preset named by an experiment lies: among those shipped with Primus, or beside the experiment."""
+"""Where a preset named by an experiment lies, among those shipped with Primus or beside the experiment, and what they say."""
 
+import re
+
+from primus.core.experiment.document import read_document
 from primus.core.experiment.extends import CONFIGS, NamedFile, relative
 from primus.core.experiment.nearest import by_nearness, did_you_mean
-from primus.core.experiment.value import Value
+from primus.core.experiment.value import PRESET_PREFIX, Value, flat
 
-__all__ = ["find_preset", "frameworks", "shipped_presets"]
+__all__ = ["find_preset", "frameworks", "settings_of", "shipped_presets"]
 
 
 def frameworks() -> list[str]:
@@ -36,6 +39,20 @@ def find_preset(kind: str, framework: str, wanted: Value, experiment: NamedFile,
         f"experiment. There are {', '.join(there_are) or 'none'}."
     )
     return None
+
+
+def settings_of(key: str, framework: str) -> list[Value]:
+    """Return what each shipped preset itself says about a key, module presets first, inherited values left out."""
+    folders = [CONFIGS / "modules" / framework, CONFIGS / "models" / framework]
+    files = [CONFIGS / "modules" / "module_base.yaml", *(path for folder in folders for path in sorted(folder.rglob("*.yaml")))]
+    mentions = re.compile(rf"^{re.escape(key)}\s*:", re.MULTILINE)
+    found = []
+    for path in files:
+        # Composing every preset would take longer than the answer is worth.
+        if mentions.search(path.read_text(encoding="utf-8")):
+            name = PRESET_PREFIX + path.relative_to(CONFIGS).as_posix()
+            found.append(flat(read_document(path, name, {}, []).children[key]))
+    return found
 
 
 def check_framework(wanted: Value, problems: list[str]) -> bool:

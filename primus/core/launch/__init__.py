@@ -1,0 +1,12 @@
+"""From a container to running ranks, without torch in this process.
+
+- `options.py`: `LaunchOptions`, what the command line asks for
+- `place.py`: `find_place`: alone, parent of the ranks here, or a rank under torchrun or SLURM
+- `start.py`: `start`: writes `<run>/config.yaml` and becomes the run
+"""
+
+from primus.core.launch.options import LaunchOptions
+from primus.core.launch.place import Place, find_place
+from primus.core.launch.start import Become, become, start
+
+__all__ = ["Become", "LaunchOptions", "Place", "become", "find_place", "start"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from primus.backends.megatron import Built, MegatronArgBuilder
+from primus.backends.megatron.argument_builder import Built, MegatronArgBuilder
 from primus.core.experiment import load_experiment
 from primus.errors import ConfigError
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from primus.backends.megatron import MegatronArgBuilder
+from primus.backends.megatron.argument_builder import MegatronArgBuilder
 from primus.backends.megatron.keys import KEYS
 from primus.backends.megatron.to_container import COMPUTED, targets
 from primus.core.experiment import load_experiment, shipped_presets

@@ -3,6 +3,7 @@
 `KEYS` is the name to use. Defaults stand in the presets under `primus/configs`, never here.
 
 - `table.py`: `KEYS`, all rows in the reference page's order
+- `sections.py`: the chapters' titles
 - `row.py`: how a row is written
 - `module.py`, `training.py`, `precision.py`, `optimizer.py`: the run (sections 1 to 4)
 - `distribution.py`, `model_parallel.py`, `tp_overlap.py`: ranks (5)
@@ -13,6 +14,7 @@
 - `vision.py`, `retro.py`, `dino.py`, `biencoder.py`: other model families (13)
 """
 
+from primus.backends.megatron.keys.sections import SECTIONS
 from primus.backends.megatron.keys.table import KEYS
 
-__all__ = ["KEYS"]
+__all__ = ["KEYS", "SECTIONS"]

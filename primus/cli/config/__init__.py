@@ -1,0 +1,24 @@
+"""`primus config`: look at an experiment without starting it.
+
+- `show.py`: the resolved parameters with their sources
+- `validate.py`: everything that is checked before a start
+- `explain.py`: what one key means
+- `diff.py`: what two experiments do differently
+- `coverage.py`: which keys act
+- `docs.py`: the key reference as Markdown
+"""
+
+import typer
+
+from primus.cli.config import coverage, diff, docs, explain, show, validate
+from primus.cli.words import TAKES_WORDS
+
+__all__ = ["app"]
+
+app = typer.Typer(name="config", help="Look at an experiment without starting it.", no_args_is_help=True)
+app.command("show", context_settings=TAKES_WORDS)(show.show)
+app.command("validate")(validate.validate)
+app.command("explain")(explain.explain)
+app.command("diff")(diff.diff)
+app.command("coverage")(coverage.show_coverage)
+app.command("docs", hidden=True)(docs.docs)

@@ -1,0 +1,47 @@
+"""`primus config explain KEY`: what a key means, what it takes, what the presets say, what it changes."""
+
+from typing import Annotated
+
+import typer
+
+from primus.cli.doors import FRAMEWORKS, keys_of
+from primus.core.experiment import Value, nearest, settings_of
+from primus.core.keys import Key, parse_type, show_value
+from primus.errors import InputError
+
+__all__ = ["explain"]
+
+
+def explain(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="A flat key such as lr.", show_default=False)],
+    framework: Annotated[str, typer.Option(help="The language the key belongs to.")] = FRAMEWORKS[0],
+) -> None:
+    """Explain a key."""
+    keys = keys_of(framework)
+    if not keys:
+        raise InputError(f"framework {framework} is not known; there are {', '.join(FRAMEWORKS)}")
+    name = key.removeprefix("--").replace("-", "_")
+    if name not in keys:
+        close = nearest(name, keys)
+        raise InputError(
+            f"{key} is not a key of framework {framework}." + (f" Did you mean {' or '.join(close)}?" if close else "")
+        )
+    typer.echo("\n".join(_lines(keys[name], settings_of(name, framework))))
+
+
+def _lines(key: Key, settings: list[Value]) -> list[str]:
+    spec = parse_type(key.type)
+    lines = [key.name, f"  {key.doc}", "", f"  type     {spec}"]
+    if key.choices:
+        words = [show_value(choice) for choice in key.choices] + ["null"] * spec.is_nullable
+        lines.append(f"  choices  {', '.join(words)}")
+    bounds = [
+        f"{word} {show_value(bound)}" for word, bound in (("from", key.minimum), ("to", key.maximum)) if bound is not None
+    ]
+    if bounds:
+        lines.append(f"  range    {' '.join(bounds)}")
+    for position, value in enumerate(settings):
+        lines.append(f"  {'default' if position == 0 else '':8} {show_value(value.value)}  ({value.source})")
+    if key.target:
+        lines.append(f"  changes  {key.target}")
+    return [*lines, f"  status   {key.status}{f': {key.reason}' if key.reason else ''}"]

@@ -1,0 +1,67 @@
+"""`primus config show`: every parameter of an experiment with the place where it was set, as text or JSON."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from primus.cli.config.resolve import Resolved, resolve
+from primus.cli.words import ExperimentFile
+from primus.core.experiment import Value, is_preset_source
+from primus.core.keys import show_value
+from primus.errors import ConfigError
+
+__all__ = ["show"]
+
+_META = ("work_group", "user_name", "exp_name", "workspace", "platform")
+
+
+def show(
+    context: typer.Context,
+    file: ExperimentFile,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show the resolved parameters of FILE; KEY=VALUE words behind it win over the file."""
+    resolved = resolve(file, context.args)
+    typer.echo(json.dumps(_as_json(resolved), indent=2) if as_json else _as_text(resolved))
+    if resolved.problems:
+        raise ConfigError(resolved.problems)
+
+
+def _as_json(resolved: Resolved) -> dict[str, object]:
+    experiment = resolved.experiment
+    meta = {name: _pair(getattr(experiment, name)) for name in _META}
+    modules = {
+        role: {
+            "framework": module.framework.value,
+            "config": module.config.value,
+            "model": module.model.value,
+            "params": {name: _pair(value) for name, value in resolved.params[role].items()},
+        }
+        for role, module in experiment.modules.items()
+    }
+    return {**meta, "run_folder": str(experiment.run_folder), "modules": modules}
+
+
+def _pair(value: Value) -> dict[str, object]:
+    return {"value": value.value, "source": value.source}
+
+
+def _as_text(resolved: Resolved) -> str:
+    experiment = resolved.experiment
+    lines = [_line(name, getattr(experiment, name), 14) for name in _META]
+    lines.append(f"{'run folder':14} {experiment.run_folder}")
+    for role, module in experiment.modules.items():
+        lines += ["", f"modules.{role}: framework {module.framework.value}, {module.config.value}, {module.model.value}", ""]
+        params = resolved.params[role]
+        width = max(len(name) for name in params)
+        lines += [_line(name, value, width) for name, value in params.items()]
+    return "\n".join(lines)
+
+
+def _line(name: str, value: Value, width: int) -> str:
+    """Return a value with its source and, for values of the user, what they replace."""
+    text = f"{name:{width}} {show_value(value.value)}  # {value.source}"
+    if value.over is not None and not is_preset_source(value.source):
+        text += f", instead of {show_value(value.over.value)} ({value.over.source})"
+    return text

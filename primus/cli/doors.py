@@ -1,0 +1,59 @@
+"""The front doors by framework: the keys each understands and the builder that makes a container of them.
+
+A door is imported when it is used, so that a verb pays only for its own.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from primus.core.experiment import Experiment, Module
+from primus.core.keys import Key
+from primus.errors import ConfigError
+
+if TYPE_CHECKING:
+    from primus.backends.megatron.argument_builder import Built
+
+__all__ = ["FRAMEWORKS", "build", "keys_of", "only_module", "sections_of"]
+
+FRAMEWORKS = ("megatron",)
+"""Frameworks that can be run."""
+
+
+def keys_of(framework: str) -> Mapping[str, Key]:
+    """Return the rows of a framework; none if it has no door yet."""
+    if framework == "megatron":
+        from primus.backends.megatron.keys import KEYS
+
+        return KEYS
+    return {}
+
+
+def sections_of(framework: str) -> Mapping[str, str]:
+    """Return the titles of a framework's chapters by number."""
+    if framework == "megatron":
+        from primus.backends.megatron.keys import SECTIONS
+
+        return SECTIONS
+    return {}
+
+
+def build(experiment: Experiment, module: Module, world_size: int) -> "Built":
+    """Build the container of a module; ConfigError lists every problem."""
+    if module.framework.value not in FRAMEWORKS:
+        source = module.framework.source
+        raise ConfigError(
+            f"framework {module.framework.value} ({source}) is not implemented yet; use {' or '.join(FRAMEWORKS)}."
+        )
+    from primus.backends.megatron.argument_builder import MegatronArgBuilder
+
+    return MegatronArgBuilder(experiment, module, world_size, experiment.run_folder).build()
+
+
+def only_module(experiment: Experiment, role: str) -> Module:
+    """Return the module to run: the one called `role`, or the only one there is."""
+    modules = experiment.modules
+    if role in modules:
+        return modules[role]
+    if len(modules) == 1:
+        return next(iter(modules.values()))
+    raise ConfigError(f"{experiment.file} has the modules {', '.join(modules)}, and none is called {role}; name one so.")

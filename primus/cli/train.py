@@ -1,0 +1,59 @@
+"""`primus train pretrain | posttrain`: the options of the verbs. What they do stands in `pretrain.py`, loaded when one runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from primus.cli.words import TAKES_WORDS
+from primus.core.launch import LaunchOptions
+from primus.errors import InputError
+
+__all__ = ["app"]
+
+app = typer.Typer(name="train", help="Start a training run.", no_args_is_help=True)
+
+_WORDS_HELP = "Keys of the experiment follow in any of the forms KEY=VALUE, --KEY VALUE, --KEY=VALUE, and win over the file."
+
+ConfigFile = Annotated[Path, typer.Option("--config", metavar="FILE", help="Experiment YAML.", show_default=False)]
+NprocPerNode = Annotated[int | None, typer.Option(help="Processes to start on this machine.", show_default="1")]
+Nnodes = Annotated[int | None, typer.Option(help="Machines of the run.", show_default="1")]
+NodeRank = Annotated[int | None, typer.Option(help="Number of this machine, with --master-addr.")]
+MasterAddr = Annotated[str | None, typer.Option(help="Host of machine 0.")]
+MasterPort = Annotated[int | None, typer.Option(help="Port on machine 0.", show_default="29500")]
+RdzvEndpoint = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where machines without numbers meet.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Resolve, check and print the plan; start and write nothing.")]
+
+
+@app.command(context_settings=TAKES_WORDS, epilog=_WORDS_HELP)
+def pretrain(
+    context: typer.Context,
+    config: ConfigFile,
+    nproc_per_node: NprocPerNode = None,
+    nnodes: Nnodes = None,
+    node_rank: NodeRank = None,
+    master_addr: MasterAddr = None,
+    master_port: MasterPort = None,
+    rdzv_endpoint: RdzvEndpoint = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Pretrain the model of an experiment."""
+    options = LaunchOptions(
+        nproc_per_node=nproc_per_node,
+        nnodes=nnodes,
+        node_rank=node_rank,
+        master_addr=master_addr,
+        master_port=master_port,
+        rdzv_endpoint=rdzv_endpoint,
+    )
+    from primus.cli.pretrain import run_pretrain
+
+    run_pretrain(config, context.args, options, dry_run=dry_run)
+
+
+@app.command(context_settings=TAKES_WORDS)
+def posttrain(context: typer.Context, config: ConfigFile) -> None:
+    """Fine-tune a Hugging Face model (framework megatron_bridge)."""
+    raise InputError(
+        f"posttrain is not implemented yet, so {config} cannot be run; pretrain runs experiments of framework megatron."
+    )

@@ -1,0 +1,74 @@
+"""From a container to running workers: writes `<run>/config.yaml` and becomes the process that runs it.
+
+The command line does not stay behind as a parent: it replaces itself (exec), so that signals, exit codes and process trees are
+those of the run. `primus.engine.worker` runs one rank, `primus.engine.elastic` the ranks of this machine.
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from primus.core.launch.place import Place
+from primus.errors import InputError
+
+__all__ = ["Become", "become", "start", "write_config"]
+
+Become = Callable[[list[str], Mapping[str, str]], None]
+
+
+def start(container: str, run_folder: Path, place: Place, env: Mapping[str, str], become: Become) -> None:
+    """Hand the process over to the run that `container` (the text of a container file) describes."""
+    config = str(write_config(container, run_folder)) if place.rank == 0 else _private_copy(container)
+    worker_env = {**env, **place.env}
+    worker_env.setdefault("OMP_NUM_THREADS", str(max(1, _num_cores() // place.local_size)))
+    become([sys.executable, "-m", *_module(place, config)], worker_env)
+
+
+def become(command: list[str], env: Mapping[str, str]) -> None:
+    """Replace this process."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(command[0], command, dict(env))
+
+
+def write_config(container: str, run_folder: Path) -> Path:
+    """Write `config.yaml` whole or not at all: the ranks of other machines may be reading it."""
+    file = run_folder / "config.yaml"
+    try:
+        run_folder.mkdir(parents=True, exist_ok=True)
+        draft = run_folder / f".config.{os.getpid()}.yaml"
+        draft.write_text(container, encoding="utf-8")
+        draft.replace(file)
+    except OSError as error:
+        raise InputError(f"the run folder {run_folder} cannot be written: {error}. Choose another workspace.") from error
+    return file
+
+
+def _private_copy(container: str) -> str:
+    """Return a path under which this process and what it becomes read `container`.
+
+    Only rank 0 writes the run folder; an unlinked file spares the others from waiting for it and leaves nothing behind.
+    """
+    number, name = tempfile.mkstemp(prefix="primus-", suffix=".yaml")
+    Path(name).unlink()
+    os.write(number, container.encode())
+    os.lseek(number, 0, os.SEEK_SET)
+    os.set_inheritable(number, True)
+    return f"/dev/fd/{number}"
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _module(place: Place, config: str) -> list[str]:
+    if place.kind != "parent":
+        return ["primus.engine.worker", config]
+    words = ["primus.engine.elastic", config, "--nproc-per-node", str(place.local_size)]
+    if place.endpoint is not None:
+        words += ["--nnodes", str(place.world_size // place.local_size), "--endpoint", place.endpoint]
+    if place.node_rank is not None:
+        words += ["--node-rank", str(place.node_rank)]
+    return words
