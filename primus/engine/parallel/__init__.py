@@ -1,0 +1,9 @@
+"""Ranks, groups and what moves between them; owns no parameter. This door imports nothing: `layout` starts without torch.
+
+- `layout.py`: degrees and world size to coordinates and groups, in integers
+- `mesh.py`: this rank's groups
+- `collectives.py`: collectives with their gradients
+- `sharding.py`: the division a parameter declares, and rectangles of global tensors
+- `data.py`: flat gradient buffers, buckets, shards of the distributed optimizer
+- `random.py`: random streams
+"""

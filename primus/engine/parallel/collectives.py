@@ -1,0 +1,167 @@
+"""Collectives with their gradients. Each takes its group, returns at once for a group of one, and says both directions.
+
+Sequence means dim 0 of `[s, b, h]` activations.
+"""
+
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from primus.engine.parallel.mesh import Group
+
+__all__ = [
+    "all_gather_object",
+    "all_reduce_",
+    "broadcast_",
+    "copy_to_group",
+    "gather_last_dim",
+    "gather_sequence",
+    "reduce_scatter_sequence",
+    "scatter_sequence",
+    "sum_forward",
+]
+
+_OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+
+
+def all_reduce_(x: Tensor, group: Group, op: Literal["sum", "max", "min"] = "sum") -> Tensor:
+    """Reduce `x` in place over the group; no gradient."""
+    if group.size > 1:
+        dist.all_reduce(x, _OPS[op], group=group.handle)
+    return x
+
+
+def broadcast_(x: Tensor, group: Group, source: int = 0) -> Tensor:
+    """Copy `x` in place from the group's member `source`; no gradient."""
+    if group.size > 1:
+        dist.broadcast(x, group.ranks[source], group=group.handle)
+    return x
+
+
+def all_gather_object(value: Any, group: Group) -> list[Any]:
+    """Return every member's picklable value, in the group's order."""
+    if group.size == 1:
+        return [value]
+    values: list[Any] = [None] * group.size
+    dist.all_gather_object(values, value, group=group.handle)
+    return values
+
+
+def copy_to_group(x: Tensor, group: Group) -> Tensor:
+    """Identity forward, sum of the gradients backward (the `f` of Megatron's paper)."""
+    return x if group.size == 1 else _apply(_Copy, x, group)
+
+
+def sum_forward(x: Tensor, group: Group) -> Tensor:
+    """Sum forward; the gradient passes unchanged (the `g` of Megatron's paper)."""
+    return x if group.size == 1 else _apply(_Sum, x, group)
+
+
+def gather_sequence(x: Tensor, group: Group, *, partial_grad: bool = True) -> Tensor:
+    """All-gather along the sequence forward.
+
+    Backward a reduce-scatter if the ranks' gradients are parts of a sum (`partial_grad`), else a split.
+    """
+    return x if group.size == 1 else _apply(_Gather, x, group, 0, partial_grad)
+
+
+def gather_last_dim(x: Tensor, group: Group, *, partial_grad: bool = False) -> Tensor:
+    """All-gather along the last dim forward.
+
+    Backward a split if every rank goes on with the same computation, a reduce-scatter if each uses its own part of the result.
+    """
+    return x if group.size == 1 else _apply(_Gather, x, group, x.dim() - 1, partial_grad)
+
+
+def reduce_scatter_sequence(x: Tensor, group: Group) -> Tensor:
+    """Reduce-scatter along the sequence forward, all-gather backward."""
+    return x if group.size == 1 else _apply(_ReduceScatter, x, group)
+
+
+def scatter_sequence(x: Tensor, group: Group) -> Tensor:
+    """Keep this rank's part of the sequence forward, all-gather backward."""
+    return x if group.size == 1 else _apply(_Scatter, x, group)
+
+
+def _apply(function: type[torch.autograd.Function], *arguments: Any) -> Tensor:
+    result: Tensor = function.apply(*arguments)
+    return result
+
+
+def _sum(x: Tensor, group: Group) -> Tensor:
+    return all_reduce_(x.clone(memory_format=torch.contiguous_format), group)
+
+
+def _split(x: Tensor, group: Group, dim: int) -> Tensor:
+    return x.chunk(group.size, dim)[group.index].contiguous()
+
+
+def _gathered(x: Tensor, group: Group, dim: int) -> Tensor:
+    out = x.new_empty((group.size, *x.shape))
+    dist.all_gather_single(out.flatten(0, 1) if x.dim() else out, x.contiguous(), group=group.handle)
+    return out.flatten(0, 1) if dim == 0 else torch.cat(tuple(out), dim=dim)
+
+
+def _scattered_sum(x: Tensor, group: Group, dim: int) -> Tensor:
+    if dim != 0:
+        return _scattered_sum(x.movedim(dim, 0), group, 0).movedim(0, dim).contiguous()
+    out = x.new_empty((x.shape[0] // group.size, *x.shape[1:]))
+    dist.reduce_scatter_single(out, x.contiguous(), group=group.handle)
+    return out
+
+
+class _Copy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
+        return _sum(dy, ctx.group), None
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
+        return _sum(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
+        return dy, None
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group, dim: int, partial_grad: bool) -> Tensor:
+        ctx.group, ctx.dim, ctx.partial_grad = group, dim, partial_grad
+        return _gathered(x, group, dim)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:
+        take = _scattered_sum if ctx.partial_grad else _split
+        return take(dy, ctx.group, ctx.dim), None, None, None
+
+
+class _ReduceScatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
+        ctx.group = group
+        return _scattered_sum(x, group, 0)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
+        return _gathered(dy, ctx.group, 0), None
+
+
+class _Scatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
+        ctx.group = group
+        return _split(x, group, 0)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
+        return _gathered(dy, ctx.group, 0), None

@@ -1,0 +1,102 @@
+"""`Layout`: which rank stands where, and who shares a group with whom, in plain integers.
+
+A rank is a mixed-radix number whose leftmost axis varies fastest: `tp-cp-ep-dp-pp`, or `tp-cp-ep-pp-dp` with
+`use_tp_pp_dp_mapping`. Two grids lie over the same world: the dense one (no `ep`) and the expert one (no `cp`, its own `tp`).
+"""
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from primus.errors import ConfigError
+
+__all__ = ["Axis", "Coordinates", "Grid", "Layout"]
+
+Axis = Literal["tp", "cp", "ep", "dp", "pp"]
+Grid = Literal["dense", "expert"]
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinates:
+    """Place of a rank on the dense grid."""
+
+    tp: int
+    cp: int
+    dp: int
+    pp: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """Degrees of parallelism laid over `world_size` ranks; data parallelism takes what they leave."""
+
+    world_size: int
+    tensor: int = 1
+    context: int = 1
+    pipeline: int = 1
+    expert: int = 1
+    expert_tensor: int | None = None
+    """None: as `tensor`."""
+    use_tp_pp_dp_mapping: bool = False
+
+    def __post_init__(self) -> None:
+        for name, unit in (("tensor x context x pipeline", self._dense_unit), ("expert x pipeline", self._expert_unit)):
+            if self.world_size % unit:
+                raise ConfigError(
+                    f"{self.world_size} processes cannot be divided into groups of {unit} ({name} parallel size); "
+                    f"use {max(1, self.world_size // unit) * unit} or {(self.world_size // unit + 1) * unit} processes"
+                )
+
+    @property
+    def data(self) -> int:
+        """Data-parallel size of dense parameters: ranks that see other samples."""
+        return self.world_size // self._dense_unit
+
+    @property
+    def order(self) -> tuple[Axis, ...]:
+        """Axes, fastest first."""
+        return ("tp", "cp", "ep", "pp", "dp") if self.use_tp_pp_dp_mapping else ("tp", "cp", "ep", "dp", "pp")
+
+    def sizes(self, grid: Grid = "dense") -> dict[Axis, int]:
+        """Return the size of every axis of a grid."""
+        if grid == "dense":
+            return {"tp": self.tensor, "cp": self.context, "ep": 1, "dp": self.data, "pp": self.pipeline}
+        data = self.world_size // self._expert_unit
+        return {"tp": self._expert_tensor, "cp": 1, "ep": self.expert, "dp": data, "pp": self.pipeline}
+
+    def coordinates(self, rank: int) -> Coordinates:
+        """Return where `rank` stands on the dense grid."""
+        place: dict[Axis, int] = {}
+        sizes = self.sizes()
+        for axis in self.order:
+            rank, place[axis] = divmod(rank, sizes[axis])
+        return Coordinates(tp=place["tp"], cp=place["cp"], dp=place["dp"], pp=place["pp"])
+
+    def groups(self, *axes: Axis, grid: Grid = "dense") -> tuple[tuple[int, ...], ...]:
+        """Return the ascending rank lists that differ in `axes` only, the world cut into them."""
+        sizes, stride, strides = self.sizes(grid), 1, {}
+        for axis in self.order:
+            strides[axis] = stride
+            stride *= sizes[axis]
+        inner = _offsets([(sizes[a], strides[a]) for a in self.order if a in axes])
+        outer = _offsets([(sizes[a], strides[a]) for a in self.order if a not in axes])
+        return tuple(tuple(base + offset for offset in inner) for base in outer)
+
+    @property
+    def _expert_tensor(self) -> int:
+        return self.tensor if self.expert_tensor is None else self.expert_tensor
+
+    @property
+    def _dense_unit(self) -> int:
+        return math.prod((self.tensor, self.context, self.pipeline))
+
+    @property
+    def _expert_unit(self) -> int:
+        return math.prod((self._expert_tensor, self.expert, self.pipeline))
+
+
+def _offsets(axes: list[tuple[int, int]]) -> list[int]:
+    """Run axes of (size, stride), the first fastest."""
+    digits = [range(0, size * stride, stride) for size, stride in reversed(axes)]
+    return [sum(parts) for parts in itertools.product(*digits)]

@@ -1,0 +1,65 @@
+"""`RandomStreams`: named generators, so that dropout differs or agrees between ranks as it must.
+
+The default stream is equal on all tensor-parallel ranks, the model-parallel one differs (Megatron's seeds: seed + 100 pp, and
+seed + 2718 + tp on top). `fork(name)` makes torch's own generators those of the stream for the body.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from primus.engine.parallel.layout import Coordinates
+
+__all__ = ["RandomStreams"]
+
+
+class RandomStreams:
+    """The random streams of one rank on one device."""
+
+    def __init__(self, seed: int, coordinates: Coordinates, device: torch.device | str = "cpu") -> None:
+        self._device = torch.device(device)
+        base = seed + 100 * coordinates.pp
+        torch.manual_seed(base)
+        self._states = {"model-parallel": self._seeded(base + 2718 + coordinates.tp)}
+
+    @contextmanager
+    def fork(self, name: str | None) -> Iterator[None]:
+        """Draw from the stream `name` in the body; None draws from the default stream."""
+        if name is None:
+            yield
+            return
+        outside = self._get()
+        self._set(self._states[name])
+        try:
+            yield
+        finally:
+            self._states[name] = self._get()
+            self._set(outside)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the named streams' states; the default stream is torch's own and saved with it."""
+        return {name: list(state) for name, state in self._states.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue the named streams."""
+        self._states = {name: tuple(parts) for name, parts in state.items()}
+
+    def _seeded(self, seed: int) -> tuple[Tensor, ...]:
+        outside = self._get()
+        torch.manual_seed(seed)
+        state = self._get()
+        self._set(outside)
+        return state
+
+    def _get(self) -> tuple[Tensor, ...]:
+        if self._device.type == "cuda":
+            return torch.get_rng_state(), torch.cuda.get_rng_state(self._device)
+        return (torch.get_rng_state(),)
+
+    def _set(self, state: tuple[Tensor, ...]) -> None:
+        torch.set_rng_state(state[0])
+        if self._device.type == "cuda":
+            torch.cuda.set_rng_state(state[1], self._device)

@@ -1,0 +1,167 @@
+"""How a parameter is divided over a group, declared once; initialisation, checkpoint, norms and export read it.
+
+`Sharding` is the declaration, `Shards` what a rank holds of a global tensor: rectangles with their global offsets. The
+rectangles of all ranks cover every element of the global tensor once for each replica.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from primus.engine.parallel.mesh import Group
+
+__all__ = [
+    "Chunk",
+    "Sharding",
+    "Shards",
+    "flat_range_shards",
+    "global_shape",
+    "local_shape",
+    "parameter_shards",
+    "slice_global",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sharding:
+    """Division of one parameter."""
+
+    dim: int | None
+    """Divided dim; None: every rank holds all of it."""
+    axis: Literal["tp"] = "tp"
+    """Mesh axis of the group."""
+    blocks: int = 1
+    """Equal blocks along `dim`, each divided over the group: 2 for the gate and linear half of a gated MLP."""
+    sequence_parallel_grad: bool = False
+    """Replicated, but each rank's gradient covers its slice of the sequence only: the gradients are summed over the group."""
+    is_embedding_or_output: bool = False
+    """Word or position embedding, or output layer: may have a learning rate of its own."""
+    valid_rows: int | None = None
+    """Rows of the global tensor that mean something; what follows is padding that depends on the layout and is not stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One rectangle of a global tensor."""
+
+    offsets: tuple[int, ...]
+    """Where it starts, in the global tensor."""
+    data: Tensor
+    """Its values, as a view of the memory they live in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """This rank's part of a global tensor."""
+
+    global_shape: tuple[int, ...]
+    """Without padding rows."""
+    dtype: torch.dtype
+    chunks: list[Chunk]
+
+
+def local_shape(shape: Sequence[int], sharding: Sharding, group: Group) -> tuple[int, ...]:
+    """Return the shape that a rank of the group holds of a tensor of global `shape`."""
+    if sharding.dim is None:
+        return tuple(shape)
+    unit = sharding.blocks * group.size
+    size = shape[sharding.dim]
+    assert size % unit == 0, f"dim {sharding.dim} of {tuple(shape)} is not divisible by {unit}"
+    return (*shape[: sharding.dim], size // group.size, *shape[sharding.dim + 1 :])
+
+
+def global_shape(local: Sequence[int], sharding: Sharding, group: Group) -> tuple[int, ...]:
+    """Return the global shape, padding rows left out."""
+    whole = list(local)
+    if sharding.dim is not None:
+        whole[sharding.dim] *= group.size
+    if sharding.valid_rows is not None:
+        whole[0] = sharding.valid_rows
+    return tuple(whole)
+
+
+def slice_global(full: Tensor, sharding: Sharding, group: Group) -> Tensor:
+    """Return this rank's part of a whole tensor (padding rows included), as new memory if it is divided."""
+    if sharding.dim is None or group.size == 1:
+        return full
+    parts = [block.chunk(group.size, sharding.dim)[group.index] for block in full.chunk(sharding.blocks, sharding.dim)]
+    return torch.cat(parts, dim=sharding.dim)
+
+
+def parameter_shards(data: Tensor, sharding: Sharding, group: Group) -> Shards:
+    """Return the rectangles of a rank's whole local tensor."""
+    full = tuple((0, size) for size in data.shape)
+    return Shards(global_shape(data.shape, sharding, group), data.dtype, list(_place(data, full, data.shape, sharding, group)))
+
+
+def flat_range_shards(flat: Tensor, start: int, shape: Sequence[int], sharding: Sharding, group: Group) -> Shards:
+    """Return the rectangles of a flat piece of a local tensor of `shape` whose first element is `start`.
+
+    A range that begins or ends within a row has a rectangle for its first and last row and one for the rows between.
+    """
+    chunks: list[Chunk] = []
+    for position, rectangle in _rectangles(start, start + flat.numel(), tuple(shape)):
+        size = math.prod(b - a for a, b in rectangle)
+        data = flat[position - start : position - start + size].view([b - a for a, b in rectangle])
+        chunks += _place(data, rectangle, shape, sharding, group)
+    return Shards(global_shape(shape, sharding, group), flat.dtype, chunks)
+
+
+Rectangle = tuple[tuple[int, int], ...]
+"""Half-open bounds of each dim."""
+
+
+def _rectangles(start: int, stop: int, shape: tuple[int, ...]) -> Iterator[tuple[int, Rectangle]]:
+    """Cut the flat range [start, stop) into rectangles; yields each with its first flat element."""
+    if start >= stop:
+        return
+    if len(shape) <= 1:
+        yield start, ((start, stop),) if shape else ()
+        return
+    inner = math.prod(shape[1:])
+    first, last = start // inner, (stop - 1) // inner
+    whole_first, whole_stop = -(-start // inner), stop // inner
+    if first == last and (start % inner or stop % inner):
+        yield from _in_row(first, start, stop, shape)
+        return
+    if start % inner:
+        yield from _in_row(first, start, (first + 1) * inner, shape)
+    if whole_first < whole_stop:
+        yield whole_first * inner, ((whole_first, whole_stop), *((0, size) for size in shape[1:]))
+    if stop % inner:
+        yield from _in_row(last, last * inner, stop, shape)
+
+
+def _in_row(row: int, start: int, stop: int, shape: tuple[int, ...]) -> Iterator[tuple[int, Rectangle]]:
+    base = row * math.prod(shape[1:])
+    for position, rectangle in _rectangles(start - base, stop - base, shape[1:]):
+        yield base + position, ((row, row + 1), *rectangle)
+
+
+def _place(data: Tensor, local: Rectangle, shape: Sequence[int], sharding: Sharding, group: Group) -> Iterator[Chunk]:
+    """Give a local rectangle its global offsets: it is cut where blocks of the divided dim meet, and before padding."""
+    if sharding.dim is None:
+        yield from _without_padding(data, [a for a, _ in local], sharding)
+        return
+    dim, length = sharding.dim, shape[sharding.dim] // sharding.blocks
+    start, stop = local[dim]
+    while start < stop:
+        block = start // length
+        end = min(stop, (block + 1) * length)
+        offsets = [a for a, _ in local]
+        offsets[dim] = block * length * group.size + group.index * length + start - block * length
+        yield from _without_padding(data.narrow(dim, start - local[dim][0], end - start), offsets, sharding)
+        start = end
+
+
+def _without_padding(data: Tensor, offsets: list[int], sharding: Sharding) -> Iterator[Chunk]:
+    if sharding.valid_rows is not None:
+        rows = min(data.shape[0], sharding.valid_rows - offsets[0])
+        if rows <= 0:
+            return
+        data = data[:rows]
+    yield Chunk(tuple(offsets), data)

@@ -1,0 +1,80 @@
+"""The rectangles of all ranks make up the global tensor, each element once."""
+
+import itertools
+
+import pytest
+import torch
+
+from primus.engine.parallel.mesh import Group
+from primus.engine.parallel.sharding import (
+    Sharding,
+    Shards,
+    flat_range_shards,
+    local_shape,
+    parameter_shards,
+    slice_global,
+)
+
+CASES = [
+    ((12, 5), Sharding(dim=0)),
+    ((12, 5), Sharding(dim=0, blocks=2)),
+    ((5, 12), Sharding(dim=1)),
+    ((12,), Sharding(dim=0)),
+    ((24, 3, 4), Sharding(dim=0, blocks=3)),
+    ((3, 12, 4), Sharding(dim=1, blocks=2)),
+    ((7, 3), Sharding(dim=None)),
+    ((7,), Sharding(dim=None)),
+    ((12, 5), Sharding(dim=0, valid_rows=9)),
+    ((12, 5), Sharding(dim=0, valid_rows=3)),
+]
+
+
+def group(size: int, index: int) -> Group:
+    return Group(tuple(range(size)), index)
+
+
+def add(whole: torch.Tensor, counts: torch.Tensor, shards: Shards) -> None:
+    assert shards.global_shape == tuple(whole.shape)
+    for chunk in shards.chunks:
+        where = tuple(slice(o, o + n) for o, n in zip(chunk.offsets, chunk.data.shape, strict=True))
+        whole[where] = chunk.data
+        counts[where] += 1
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize(("shape", "sharding"), CASES)
+def test_parameter_chunks_rebuild_the_global_tensor(size: int, shape: tuple[int, ...], sharding: Sharding) -> None:
+    full = torch.randn(shape)
+    rows = sharding.valid_rows or shape[0]
+    whole, counts = torch.zeros(full[:rows].shape), torch.zeros(full[:rows].shape)
+    for rank in range(size):
+        local = slice_global(full, sharding, group(size, rank))
+        assert tuple(local.shape) == local_shape(shape, sharding, group(size, rank))
+        add(whole, counts, parameter_shards(local, sharding, group(size, rank)))
+    assert torch.equal(whole, full[:rows])
+    assert counts.unique().tolist() == [size if sharding.dim is None else 1]
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3, 5, 50])
+@pytest.mark.parametrize(("shape", "sharding"), CASES)
+def test_flat_pieces_rebuild_the_global_tensor(pieces: int, shape: tuple[int, ...], sharding: Sharding) -> None:
+    size = 1 if sharding.dim is None else 2
+    full = torch.randn(shape)
+    rows = sharding.valid_rows or shape[0]
+    whole, counts = torch.zeros(full[:rows].shape), torch.zeros(full[:rows].shape)
+    for rank in range(size):
+        local = slice_global(full, sharding, group(size, rank)).contiguous()
+        bounds = [round(i * local.numel() / pieces) for i in range(pieces + 1)]
+        for start, stop in itertools.pairwise(bounds):
+            flat = local.flatten()[start:stop]
+            add(whole, counts, flat_range_shards(flat, start, local.shape, sharding, group(size, rank)))
+    assert torch.equal(whole, full[:rows])
+    assert counts.unique().tolist() == [1]
+
+
+def test_chunks_are_views_so_that_loading_in_place_reaches_the_state() -> None:
+    flat = torch.zeros(7)
+    shards = flat_range_shards(flat, 3, (4, 3), Sharding(dim=0), group(1, 0))
+    for chunk in shards.chunks:
+        chunk.data.fill_(1.0)
+    assert flat.sum() == 7
