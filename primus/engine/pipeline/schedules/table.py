@@ -22,4 +22,4 @@ Row = tuple[Op, ...]
 
 def one_stage(num_microbatches: int) -> Row:
     """Return the row of the only rank: each microbatch forward, then backward, so that one is alive at a time."""
-    return tuple(Op(kind, m) for m in range(num_microbatches) for kind in ("F", "B"))  # type: ignore[arg-type]
+    return tuple(Op(kind, m) for m in range(num_microbatches) for kind in ("F", "B"))

@@ -1,0 +1,79 @@
+"""`Console` shows each record: a Rich progress bar on a terminal, one plain line otherwise."""
+
+import sys
+import time
+from datetime import timedelta
+
+from rich.console import Console as RichConsole
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+from primus.engine.observe.sink import Record, Sink
+
+__all__ = ["Console", "line_of"]
+
+_FIELDS = (
+    ("lm_loss", "lm loss", "{:.6E}"),
+    ("validation_loss", "validation loss", "{:.6E}"),
+    ("test_loss", "test loss", "{:.6E}"),
+    ("learning_rate", "lr", "{:.3E}"),
+    ("grad_norm", "grad norm", "{:.3f}"),
+    ("loss_scale", "loss scale", "{:.1f}"),
+    ("global_batch_size", "batch", "{:d}"),
+    ("num_zeros", "num zeros", "{:d}"),
+    ("params_norm", "params norm", "{:.3f}"),
+    ("iteration_time_ms", "ms/it", "{:,.1f}"),
+    ("tokens_per_second", "tokens/s", "{:,.0f}"),
+)
+
+
+def line_of(record: Record, *, with_throughput: bool) -> str:
+    """Return the fields of a record that a reader wants in one line."""
+    parts = [f"{name} {form.format(record[key])}" for key, name, form in _FIELDS if key in record and _is_news(key, record)]
+    if with_throughput and "tflops_per_device" in record:
+        parts.append(f"TFLOP/s {record['tflops_per_device']:.3f}")
+    if record.get("skipped_iterations"):
+        parts.append(f"skipped {record['skipped_iterations']}")
+    if record.get("nan_iterations"):
+        parts.append(f"nan {record['nan_iterations']}")
+    return " | ".join(parts)
+
+
+def _is_news(key: str, record: Record) -> bool:
+    return key != "loss_scale" or record[key] != 1.0
+
+
+class Console(Sink):
+    """Progress for a person: what was reached, how fast, how long it will take."""
+
+    def __init__(self, *, total_iterations: int, start_iteration: int, with_throughput: bool) -> None:
+        self._total, self._with_throughput = total_iterations, with_throughput
+        self._start_iteration, self._start = start_iteration, time.monotonic()
+        self._rich = RichConsole(file=sys.stderr)
+        self._progress: Progress | None = None
+        if self._rich.is_terminal:
+            columns = (BarColumn(bar_width=24), TaskProgressColumn(), TextColumn("{task.description}"))
+            self._progress = Progress(*columns, console=self._rich)
+            self._task = self._progress.add_task("", total=total_iterations, completed=start_iteration)
+            self._progress.start()
+
+    def write(self, record: Record) -> None:
+        iteration = int(record["iteration"])
+        eta = self._eta(iteration)
+        text = line_of(record, with_throughput=self._with_throughput)
+        if self._progress is not None:
+            self._progress.update(self._task, completed=iteration, description=f"{iteration}/{self._total} | {text} | ETA {eta}")
+            if "validation_loss" in record or "test_loss" in record:
+                self._progress.console.print(f"iteration {iteration} | {text}", highlight=False)
+        else:
+            width = len(str(self._total))
+            sys.stderr.write(f"iteration {iteration:{width}d}/{self._total} | {text} | ETA {eta}\n")
+            sys.stderr.flush()
+
+    def close(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def _eta(self, iteration: int) -> timedelta:
+        done = iteration - self._start_iteration
+        left = (time.monotonic() - self._start) / max(done, 1) * (self._total - iteration)
+        return timedelta(seconds=round(left))

@@ -1,0 +1,156 @@
+"""Each sink keeps what a run tells it, under the documented names."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from primus.engine.config import LoggerConfig
+from primus.engine.observe.console import Console, line_of
+from primus.engine.observe.metrics_file import MetricsFile, read_metrics
+from primus.engine.observe.report import main as report_main
+from primus.engine.observe.scalars import interval_scalars, step_scalars
+from primus.engine.observe.tensorboard import TensorBoard
+from primus.engine.observe.timers import timer_lines
+from primus.engine.observe.trackers import MLflow, WandB
+
+RECORD = {
+    "iteration": 4,
+    "consumed_samples": 32,
+    "lm_loss": 1 / 3,
+    "learning_rate": 1e-4,
+    "loss_scale": 1.0,
+    "global_batch_size": 8,
+    "world_size": 1,
+    "grad_norm": 0.5,
+    "iteration_time_ms": 20.0,
+    "tokens_per_second": 1234.5,
+    "tflops_per_device": 0.01,
+    "validation_loss": 2.0,
+    "validation_ppl": math.exp(2.0),
+    "timer/optimizer": 3.0,
+}
+
+
+def test_metrics_keep_floats_in_full_precision(tmp_path: Path) -> None:
+    sink = MetricsFile(tmp_path / "metrics.jsonl", start_iteration=0)
+    sink.write(RECORD)
+    sink.close()
+    (row,) = read_metrics(tmp_path / "metrics.jsonl")
+    assert row == RECORD
+
+
+def test_resumed_metrics_drop_rows_after_the_checkpoint_and_torn_lines(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    file.write_text("".join(json.dumps({"iteration": i}) + "\n" for i in (1, 2, 3)) + '{"iteration": 4, "lm_')
+    sink = MetricsFile(file, start_iteration=2)
+    sink.write({"iteration": 3, "lm_loss": 1.0})
+    sink.close()
+    assert [row["iteration"] for row in read_metrics(file)] == [1, 2, 3]
+    assert read_metrics(file)[-1]["lm_loss"] == 1.0
+
+
+def test_plain_console_line_names_what_a_reader_wants(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = Console(total_iterations=10, start_iteration=0, with_throughput=True)
+    sink.write(RECORD)
+    sink.close()
+    (line,) = capsys.readouterr().err.splitlines()
+    for part in ("iteration  4/10", "lm loss 3.333333E-01", "lr 1.000E-04", "grad norm 0.500", "tokens/s 1,23", "TFLOP/s", "ETA"):
+        assert part in line
+
+
+def test_throughput_is_shown_only_when_asked_for() -> None:
+    assert "TFLOP/s" not in line_of(RECORD, with_throughput=False)
+
+
+@pytest.mark.parametrize(
+    ("gate", "tag"),
+    [
+        ("log_learning_rate_to_tensorboard", "learning-rate"),
+        ("log_batch_size_to_tensorboard", "batch-size"),
+        ("log_loss_scale_to_tensorboard", "loss-scale"),
+        ("log_world_size_to_tensorboard", "world-size"),
+    ],
+)
+def test_each_gate_switches_its_tag(gate: str, tag: str) -> None:
+    assert tag in step_scalars(RECORD, LoggerConfig(**{gate: True}))
+    assert tag not in step_scalars(RECORD, LoggerConfig(**{gate: False}))
+
+
+def test_evaluations_and_timers_have_megatrons_tags() -> None:
+    config = LoggerConfig(log_validation_ppl_to_tensorboard=True, log_timers_to_tensorboard=True)
+    assert interval_scalars(RECORD, config) == {
+        "lm loss validation": 2.0,
+        "lm loss validation ppl": math.exp(2.0),
+        "iteration-time": 0.02,
+        "throughput": 0.01,
+        "optimizer-time": 0.003,
+    }
+    assert set(interval_scalars(RECORD, LoggerConfig())) == {"lm loss validation"}
+
+
+def test_tensorboard_holds_scalars_by_iteration_and_by_samples(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    sink = TensorBoard(LoggerConfig(), tmp_path, config_text="a: 1")
+    sink.step(RECORD)
+    sink.write(RECORD)
+    sink.close()
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert [(e.step, e.value) for e in events.Scalars("lm loss")] == [(4, pytest.approx(1 / 3))]
+    assert [e.step for e in events.Scalars("lm loss vs samples")] == [32]
+    assert [e.value for e in events.Scalars("lm loss validation")] == [2.0]
+
+
+def test_tensorboard_interval_thins_scalars(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    sink = TensorBoard(LoggerConfig(tensorboard_log_interval=2), tmp_path, config_text="")
+    for iteration in (1, 2, 3, 4):
+        sink.step(RECORD | {"iteration": iteration})
+    sink.close()
+    assert [e.step for e in EventAccumulator(str(tmp_path)).Reload().Scalars("lm loss")] == [2, 4]
+
+
+@pytest.mark.slow  # W&B starts a service process
+def test_wandb_writes_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    sink = WandB(LoggerConfig(wandb_project="p", wandb_exp_name="e"), folder=tmp_path, settings={"a": {"b": 1}})
+    sink.step(RECORD)
+    sink.write(RECORD)
+    sink.close()
+    assert list(tmp_path.rglob("*.wandb"))
+
+
+@pytest.mark.filterwarnings("default")  # the tracker's own imports warn about themselves
+def test_mlflow_writes_metrics_and_parameters_to_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    config = LoggerConfig(mlflow_run_name="r", mlflow_experiment_name="x")
+    sink = MLflow(config, folder=tmp_path / "mlruns", settings={"a": {"b": 1}})
+    sink.write(RECORD)
+    sink.close()
+    (metric,) = (tmp_path / "mlruns").rglob("metrics/lm_loss")
+    assert metric.read_text().split()[2] == "4"
+    assert [p.read_text() for p in (tmp_path / "mlruns").rglob("params/a.b")] == ["1"]
+
+
+def test_report_has_curves_and_a_page(tmp_path: Path) -> None:
+    rows = [RECORD | {"iteration": i} for i in (1, 2, 3)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    (tmp_path / "config.yaml").write_text("train:\n  x: <1>\n")
+    report_main(tmp_path)
+    page = (tmp_path / "report" / "index.html").read_text()
+    for name in ("loss.png", "throughput.png", "learning_rate.png", "grad_norm.png"):
+        assert (tmp_path / "report" / name).read_bytes().startswith(b"\x89PNG")
+        assert name in page
+    assert "x: &lt;1&gt;" in page
+
+
+def test_timer_report_words_all_three_options() -> None:
+    times = {"optimizer": [1.0, 3.0], "unused": [0.0, 0.0]}
+    assert timer_lines(times, "max") == ["max time across ranks (ms):", f"    {'optimizer ':.<48s}: 3.00"]
+    assert timer_lines(times, "minmax")[1].endswith(": (1.00, 3.00)")
+    assert timer_lines(times, "all")[2:] == ["     rank  0: 1.00", "     rank  1: 3.00"]
