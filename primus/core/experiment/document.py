@@ -43,7 +43,8 @@ def _compose(path: Path, name: str) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
-        reason = " ".join(part for part in (error.context, error.problem) if part)
+        begun = f" ({error.context} that begins on line {error.context_mark.line + 1})" if error.context_mark else ""
+        reason = f"{error.problem}{begun}"
         raise ConfigError(f"{place}: YAML syntax error: {reason}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{name}: YAML syntax error: {' '.join(str(error).split())}") from error

@@ -49,10 +49,13 @@ def read_scalar(text: str) -> Any:
 
 
 def read_word(text: str) -> Any:
-    """Return a value from the command line: a scalar, a quoted string, or a list or map in brackets; or YAMLError."""
+    """Return a value from the command line: a scalar, a quoted string, or a list or map in brackets; or ValueError."""
     stripped = text.strip()
     if stripped[:1] in ("[", "{", '"', "'"):
-        return _plain(yaml.compose(stripped, Loader=Loader))
+        try:
+            return _plain(yaml.compose(stripped, Loader=Loader))
+        except yaml.YAMLError as error:
+            raise ValueError(f"{text} is not YAML") from error
     return read_scalar(stripped)
 
 

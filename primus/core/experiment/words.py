@@ -7,8 +7,6 @@ flag and means true; a value that itself looks like `name=...` therefore needs t
 import re
 from collections.abc import Iterator, Sequence
 
-import yaml
-
 from primus.core.experiment.scalars import read_word
 from primus.core.experiment.value import Node, Tree, Value
 
@@ -52,7 +50,7 @@ def _pairs(words: Sequence[str], problems: list[str]) -> Iterator[tuple[str, Val
 def _value(name: str, text: str, problems: list[str]) -> Value:
     try:
         return Value(read_word(text), "cli")
-    except (yaml.YAMLError, ValueError):
+    except ValueError:
         problems.append(f"{name}: {text} (cli) is not a YAML value; check brackets and quotes")
         return Value(text, "cli")
 
