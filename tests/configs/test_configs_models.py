@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 import primus
+from primus.backends.megatron.argument_builder import MegatronArgBuilder
 from primus.backends.megatron.keys import KEYS
+from primus.core.experiment import load_experiment
 
 MODELS = sorted(file.stem for file in (Path(primus.__file__).parent / "configs/models/megatron").glob("*.yaml"))
 ZOO = json.loads((Path(__file__).parents[1] / "data/megatron/dense_zoo.json").read_text(encoding="utf-8"))
@@ -56,3 +58,31 @@ def test_preset_has_the_zoos_parameter_count(name, resolve_preset):
 @pytest.mark.parametrize(("name", "parameters"), [("llama_tiny", 5_048_576), ("llama_mini", 7_342_336)])
 def test_small_preset_has_the_size_its_comment_claims(name, parameters, resolve_preset):
     assert count(resolve_preset(f"models/megatron/{name}.yaml"), OWN[name]) == parameters
+
+
+EXPERIMENT = """\
+work_group: t
+user_name: t
+exp_name: t
+modules:
+  pre_trainer:
+    framework: megatron
+    config: pre_trainer.yaml
+    model: {name}.yaml
+    overrides: {{mock_data: true}}
+"""
+FAMILIES = [name for name in MODELS if name not in ("language_model", "primus_megatron_model") and not name.endswith("_base")]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_model_preset_needs_nothing_but_data(name, tmp_path, resolve_preset):
+    file = tmp_path / "experiment.yaml"
+    file.write_text(EXPERIMENT.format(name=name), encoding="utf-8")
+    experiment = load_experiment(file, [], {})
+    (module,) = experiment.modules.values()
+    model = MegatronArgBuilder(experiment, module, 1, tmp_path).build().config.model
+    values = resolve_preset(f"models/megatron/{name}.yaml")
+    assert (model.num_layers, model.hidden_size) == (values["num_layers"], values["hidden_size"])
+    assert model.attention.num_query_groups == (values["num_query_groups"] or values["num_attention_heads"])
+    assert model.normalization == "RMSNorm"
+    assert model.position.type == "rope"

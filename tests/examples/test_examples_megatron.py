@@ -1,12 +1,16 @@
 """Every example experiment names presets that exist and sets nothing but keys that act."""
 
+import math
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
 import primus
+from primus.backends.megatron.argument_builder import MegatronArgBuilder
 from primus.backends.megatron.keys import KEYS
+from primus.core.experiment import load_experiment
 
 ROOT = Path(__file__).parents[2] / "examples/megatron/configs"
 PRESETS = Path(primus.__file__).parent / "configs"
@@ -42,3 +46,19 @@ def test_example_says_how_to_run_it(file):
 
 def test_each_cluster_has_the_same_models():
     assert {file.name for file in (ROOT / "MI300X").iterdir()} == {file.name for file in (ROOT / "H200").iterdir()}
+
+
+def ranks_of(file):
+    """Processes that the command in the file's comment starts."""
+    text = file.read_text(encoding="utf-8")
+    numbers = [re.search(rf"--{option} (\d+)", text) for option in ("nnodes", "nproc-per-node")]
+    return math.prod(int(number.group(1)) for number in numbers if number)
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=name_of)
+def test_example_builds_for_the_ranks_it_names(file):
+    experiment = load_experiment(file, [], {})
+    (module,) = experiment.modules.values()
+    built = MegatronArgBuilder(experiment, module, ranks_of(file), experiment.run_folder).build()
+    assert built.config.run.folder == str(experiment.run_folder)
+    assert [line for line in built.notices if "no effect" in line] == []

@@ -39,7 +39,7 @@ def retired(name: str, kind: str, instead: str, doc: str) -> Key:
 
 def removed(name: str, successor: str, doc: str) -> Key:
     """Return the row of a name that is gone from the presets; passing it stops the run and names the successor."""
-    return Key(name, "bool", (), "removed", None, doc, f"{name} has been removed; please use {successor} instead")
+    return Key(name, "any?", (), "removed", None, doc, f"{name} has been removed; please use {successor} instead")
 
 
 def section(number: str, *rows: Key) -> tuple[Key, ...]:
