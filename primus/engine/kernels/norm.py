@@ -56,7 +56,7 @@ class _RMSNorm(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, offset: float) -> Tensor:
         wide = torch.promote_types(x.dtype, torch.float32)
         x_wide, gain = x.to(wide), weight.to(wide) + offset
-        norm = torch.linalg.vector_norm(x_wide, dim=-1, keepdim=True)
+        norm: Tensor = torch.linalg.vector_norm(x_wide, dim=-1, keepdim=True)
         r = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
         ctx.save_for_backward(x, weight, r)
         ctx.offset = offset

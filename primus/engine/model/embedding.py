@@ -36,7 +36,7 @@ class PositionEmbedding(nn.Module):
 
     def __init__(self, place: Place, rows: int, width: int, *, initial: Initial) -> None:
         super().__init__()
-        self.weight = declare(place, (rows, width), Sharding(dim=None, is_embedding_or_output=True), initial)
+        self.weight = declare(place, (rows, width), Sharding(dim=None), initial)
 
     def forward(self, position_ids: Tensor) -> Tensor:
         return F.embedding(position_ids, self.weight)

@@ -5,8 +5,8 @@ collective at each end: copy or sequence gather in, sum or sequence reduce-scatt
 """
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from primus.engine.kernels.linear import linear
 from primus.engine.model.parameter import Initial, Place, constant, declare
 from primus.engine.parallel import collectives
 from primus.engine.parallel.mesh import Group
@@ -27,7 +27,7 @@ class ColumnParallelLinear(nn.Module):
         self.bias = declare(place, (outputs,), sharding, constant(0.0)) if bias else None
 
     def forward(self, x_SBH: Tensor) -> Tensor:
-        return linear(enter_tensor_parallel(x_SBH, self.tp, self.sequence_parallel), self.weight, self.bias)
+        return F.linear(enter_tensor_parallel(x_SBH, self.tp, self.sequence_parallel), self.weight, self.bias)
 
 
 class RowParallelLinear(nn.Module):
@@ -41,7 +41,7 @@ class RowParallelLinear(nn.Module):
         self.bias = declare(place, (outputs,), replicated, constant(0.0)) if bias else None
 
     def forward(self, x_SBF: Tensor) -> tuple[Tensor, Tensor | None]:
-        return leave_tensor_parallel(linear(x_SBF, self.weight), self.tp, self.sequence_parallel), self.bias
+        return leave_tensor_parallel(F.linear(x_SBF, self.weight), self.tp, self.sequence_parallel), self.bias
 
 
 def enter_tensor_parallel(x_SBH: Tensor, tp: Group, sequence_parallel: bool) -> Tensor:
