@@ -1,0 +1,13 @@
+"""From text to microbatches. This door imports nothing: all but the samplers and the loader start without torch.
+
+- `indexed.py`: Megatron's .bin/.idx files
+- `gpt_index.py`, `gpt_dataset.py`: which tokens make up which sample
+- `blended.py`: several corpora in proportion
+- `mock.py`: made-up documents
+- `splits.py`: shares and sizes of train, validation, test
+- `datasets.py`: configuration to datasets
+- `masks.py`: loss mask, positions, attention mask
+- `cache.py`: index arrays on disk
+- `samplers.py`, `loader.py`: microbatches for a rank
+- `tokenizer/`: tokenizers
+"""

@@ -1,0 +1,128 @@
+"""`GPTDataset`: the samples of one corpus and split, equal to Megatron-Core's to the token. No torch.
+
+An item is a map of numpy arrays: `tokens`, `labels`, `position_ids` int64 `[s]`, `loss_mask` float32 `[s]`, and
+`attention_mask` bool `[1, s, s]` (true = masked out) if the configuration asks for it.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from primus.engine.data import masks
+from primus.engine.data.cache import cached_arrays
+from primus.engine.data.gpt_index import build_gpt_index
+from primus.errors import InputError
+
+__all__ = ["Corpus", "GPTDataset", "Sample", "SampleRules"]
+
+Sample = dict[str, NDArray[Any]]
+
+
+class Corpus(Protocol):
+    """Sequences of tokens with known lengths."""
+
+    prefix: str
+    sequence_lengths: NDArray[np.int32]
+
+    def get(self, sequence: int, start: int = 0, stop: int | None = None) -> NDArray[Any]:
+        """Return the tokens [start, stop) of a sequence."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampleRules:
+    """What makes tokens a sample."""
+
+    seq_length: int
+    seed: int
+    eod: int
+    eod_mask_loss: bool = False
+    reset_position_ids: bool = False
+    reset_attention_mask: bool = False
+    with_attention_mask: bool = False
+
+
+class GPTDataset:
+    """At least `num_samples` samples of the documents [first, last) of a corpus; one epoch if `num_samples` is None."""
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        *,
+        documents: tuple[int, int],
+        num_samples: int | None,
+        split: str,
+        rules: SampleRules,
+        cache: Path | None = None,
+    ) -> None:
+        """Build or load the index; InputError if the documents hold no sample while some are wanted."""
+        self._corpus, self._rules = corpus, rules
+        self._check(documents, num_samples, split)
+        ids = np.arange(*documents, dtype=np.int32)
+        description = {
+            "class": "GPTDataset",
+            "dataset_path": corpus.prefix,
+            "sequences": len(corpus.sequence_lengths),
+            "tokens": int(corpus.sequence_lengths.sum(dtype=np.int64)),
+            "documents": list(documents),
+            "num_samples": num_samples,
+            "index_split": split,
+            "random_seed": rules.seed,
+            "sequence_length": rules.seq_length,
+        }
+
+        def build() -> list[NDArray[Any]]:
+            index = build_gpt_index(
+                ids, corpus.sequence_lengths, seq_length=rules.seq_length, num_samples=num_samples, seed=rules.seed
+            )
+            return [index.documents, index.samples, index.shuffle]
+
+        names = ("document_index", "sample_index", "shuffle_index")
+        self.document_index, self.sample_index, self.shuffle_index = cached_arrays(
+            cache, f"GPTDataset-{split}", description, names, build
+        )
+
+    def __len__(self) -> int:
+        return len(self.shuffle_index)
+
+    def __getitem__(self, item: int) -> Sample:
+        """Return sample `item` in shuffled order."""
+        text = self.text(item)
+        r, tokens = self._rules, text[:-1]
+        sample: Sample = {
+            "tokens": tokens,
+            "labels": text[1:],
+            "loss_mask": masks.loss_mask(tokens, r.eod, eod_mask_loss=r.eod_mask_loss),
+            "position_ids": masks.position_ids(tokens, r.eod, reset=r.reset_position_ids),
+        }
+        if r.with_attention_mask:
+            sample["attention_mask"] = masks.attention_mask(tokens, r.eod, reset=r.reset_attention_mask)
+        return sample
+
+    def text(self, item: int) -> NDArray[np.int64]:
+        """Return the `seq_length + 1` tokens of a sample."""
+        k = int(self.shuffle_index[item])
+        (first, offset), (last, end) = self.sample_index[k].tolist(), self.sample_index[k + 1].tolist()
+        parts = []
+        for place in range(first, last + 1):
+            start = offset if place == first else 0
+            stop = end + 1 if place == last else None
+            parts.append(self._corpus.get(int(self.document_index[place]), start, stop))
+        return np.concatenate(parts).astype(np.int64)
+
+    def _check(self, documents: tuple[int, int], num_samples: int | None, split: str) -> None:
+        first, last = documents
+        tokens = int(self._corpus.sequence_lengths[first:last].sum(dtype=np.int64))
+        if tokens < 2:
+            wanted = "an epoch of" if num_samples is None else f"{num_samples:,d}"
+            raise InputError(
+                f"the {split} split asks for {wanted} samples, but its share of dataset {self._corpus.prefix} holds "
+                f"{last - first} documents with {tokens} tokens; give it a larger share in `split`, or set eval_iters to 0"
+            )
+        if num_samples is None and tokens <= self._rules.seq_length:
+            raise InputError(
+                f"the {split} split of dataset {self._corpus.prefix} holds {tokens:,d} tokens, less than one sample of "
+                f"seq_length {self._rules.seq_length} + 1; give it a larger share, or choose a shorter seq_length"
+            )

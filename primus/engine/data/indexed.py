@@ -1,0 +1,161 @@
+"""Megatron's indexed token files: `PREFIX.bin` holds the tokens of all sequences back to back, `PREFIX.idx` their index.
+
+The index, little-endian: magic, u64 version 1, u8 dtype code, u64 sequences, u64 entries of the document array, i32
+lengths in tokens, i64 byte offsets, i64 document boundaries (first 0, last the number of sequences). No torch.
+"""
+
+import os
+import shutil
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from primus.errors import InputError
+
+__all__ = ["IndexedDataset", "IndexedDatasetBuilder", "best_dtype"]
+
+_MAGIC = b"MMIDIDX\x00\x00"
+_HEADER = struct.Struct("<9sQBQQ")
+_DTYPES: dict[int, type[np.generic]] = {
+    1: np.uint8,
+    2: np.int8,
+    3: np.int16,
+    4: np.int32,
+    5: np.int64,
+    6: np.float64,
+    7: np.float32,
+    8: np.uint16,
+}
+_CODES = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
+
+
+def best_dtype(vocab_size: int) -> np.dtype[np.generic]:
+    """Return the smallest dtype that holds every id below `vocab_size`: uint16 up to 65,536 ids, int32 above."""
+    return np.dtype(np.uint16) if vocab_size <= 65_536 else np.dtype(np.int32)
+
+
+class IndexedDataset:
+    """Sequences of a prefix, memory-mapped, or read one by one with `mmap=False`."""
+
+    def __init__(self, prefix: str | Path, *, mmap: bool = True) -> None:
+        """Open a prefix; InputError if a file is missing, foreign or shorter than its index says."""
+        self.prefix, self._mmap = str(prefix), mmap
+        index, self._bin = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
+        for file in (index, self._bin):
+            if not file.is_file():
+                raise InputError(f"dataset {prefix}: {file} does not exist; a dataset is a prefix with a .bin and an .idx file")
+        self.dtype, self.sequence_lengths, self._offsets, self.document_indices = _read_index(index)
+        self._check_size()
+        self._tokens: NDArray[np.generic] | None = None
+
+    def __len__(self) -> int:
+        """Return the number of sequences."""
+        return len(self.sequence_lengths)
+
+    def __getitem__(self, sequence: int) -> NDArray[np.generic]:
+        """Return the tokens of a sequence."""
+        return self.get(sequence)
+
+    def get(self, sequence: int, start: int = 0, stop: int | None = None) -> NDArray[np.generic]:
+        """Return the tokens [start, stop) of a sequence; a view of the mapped file where there is one."""
+        stop = int(self.sequence_lengths[sequence]) if stop is None else stop
+        first = int(self._offsets[sequence]) // self.dtype.itemsize + start
+        if self._mmap:
+            return self._mapped()[first : first + stop - start]
+        return np.fromfile(self._bin, self.dtype, count=stop - start, offset=first * self.dtype.itemsize)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave the mapping out: a loader process maps the file itself."""
+        return self.__dict__ | {"_tokens": None}
+
+    def _mapped(self) -> NDArray[np.generic]:
+        if self._tokens is None:
+            empty = self._bin.stat().st_size == 0
+            self._tokens = np.empty(0, self.dtype) if empty else np.memmap(self._bin, self.dtype, mode="r")
+        return self._tokens
+
+    def _check_size(self) -> None:
+        needed = int(self._offsets[-1]) + int(self.sequence_lengths[-1]) * self.dtype.itemsize if len(self) else 0
+        found = self._bin.stat().st_size
+        if found < needed:
+            raise InputError(
+                f"dataset {self.prefix}: {self._bin} is truncated: the index asks for {needed:,d} bytes, "
+                f"the file has {found:,d}; prepare it again"
+            )
+
+
+def _read_index(file: Path) -> tuple[np.dtype[np.generic], NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+    data = np.fromfile(file, np.uint8)
+    if len(data) < _HEADER.size or data[: len(_MAGIC)].tobytes() != _MAGIC:
+        raise InputError(f"{file} is not an index of tokens (its first bytes are not {_MAGIC!r})")
+    _, version, code, sequences, entries = _HEADER.unpack(data[: _HEADER.size].tobytes())
+    needed = _HEADER.size + 12 * sequences + 8 * entries
+    if version != 1 or code not in _DTYPES:
+        raise InputError(f"{file}: version {version} with dtype code {code} is unknown; version 1 and codes 1 to 8 are read")
+    if len(data) < needed:
+        raise InputError(f"{file} is truncated: {len(data):,d} bytes instead of {needed:,d}; prepare the dataset again")
+    at = _HEADER.size
+    lengths = np.frombuffer(data, np.int32, sequences, at)
+    offsets = np.frombuffer(data, np.int64, sequences, at + 4 * sequences)
+    documents = np.frombuffer(data, np.int64, entries, at + 12 * sequences)
+    if entries and documents[-1] != sequences:
+        raise InputError(f"{file}: its documents end at sequence {documents[-1]}, but it has {sequences}; prepare it again")
+    return np.dtype(_DTYPES[code]), lengths, offsets, documents
+
+
+class IndexedDatasetBuilder:
+    """Writes a prefix: add sequences, end documents, and `finish`; as a context manager it finishes unless an error left it."""
+
+    def __init__(self, prefix: str | Path, dtype: np.dtype[np.generic]) -> None:
+        """Create `PREFIX.bin`; the index appears when the builder finishes, so half a dataset is never mistaken for one."""
+        self.prefix, self.dtype = Path(prefix), np.dtype(dtype)
+        self._bin = Path(f"{prefix}.bin").open("wb")  # noqa: SIM115 - closed by finish
+        self._lengths: list[int] = []
+        self._documents = [0]
+
+    def __enter__(self) -> "IndexedDatasetBuilder":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+        if kind is None:
+            self.finish()
+        else:
+            self._bin.close()
+
+    def add_document(self, tokens: Sequence[int] | NDArray[np.generic], lengths: Sequence[int] | None = None) -> None:
+        """Append one document; `lengths` divides it into sequences (default: it is one)."""
+        self._bin.write(np.asarray(tokens, self.dtype).tobytes())
+        self._lengths += [len(tokens)] if lengths is None else lengths
+        self._documents.append(len(self._lengths))
+
+    def add_prefix(self, prefix: str | Path) -> None:
+        """Append a whole dataset of the same dtype."""
+        other = IndexedDataset(prefix)
+        if other.dtype != self.dtype:
+            raise InputError(f"dataset {prefix} holds {other.dtype}, {self.prefix} holds {self.dtype}; they cannot be merged")
+        first = len(self._lengths)
+        self._lengths += other.sequence_lengths.tolist()
+        self._documents += (other.document_indices[1:] + first).tolist()
+        with Path(f"{prefix}.bin").open("rb") as source:
+            shutil.copyfileobj(source, self._bin, 16 << 20)
+
+    def finish(self) -> None:
+        """Write the index and make both files durable."""
+        self._bin.flush()
+        os.fsync(self._bin.fileno())
+        self._bin.close()
+        lengths = np.asarray(self._lengths, np.int32)
+        sizes = lengths.astype(np.int64) * self.dtype.itemsize
+        offsets = np.concatenate(([0], np.cumsum(sizes)[:-1])).astype(np.int64) if len(sizes) else sizes
+        temporary = Path(f"{self.prefix}.idx.tmp")
+        with temporary.open("wb") as file:
+            file.write(_HEADER.pack(_MAGIC, 1, _CODES[self.dtype], len(lengths), len(self._documents)))
+            for array in (lengths, offsets, np.asarray(self._documents, np.int64)):
+                file.write(array.tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(f"{self.prefix}.idx")

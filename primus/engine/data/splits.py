@@ -1,0 +1,48 @@
+"""How a corpus is divided into train, validation and test, and how many samples each needs. Integers only, no torch."""
+
+import re
+from dataclasses import dataclass
+
+__all__ = ["SPLITS", "Sizes", "split_bounds", "split_sizes"]
+
+SPLITS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sizes:
+    """Samples wanted of each split: 0 none, None one whole epoch."""
+
+    train: int | None
+    valid: int | None
+    test: int | None
+
+
+def split_sizes(
+    *,
+    train_samples: int,
+    train_iters: int,
+    batch: int,
+    eval_iters: int,
+    eval_interval: int | None,
+    full_validation: bool,
+    skip_train: bool,
+) -> Sizes:
+    """Return the samples that a run draws: validation at every interval and once more at the end."""
+    evaluations = 1 if skip_train or not eval_interval else train_iters // eval_interval + 1
+    valid = None if full_validation else evaluations * eval_iters * batch
+    return Sizes(train=0 if skip_train else train_samples, valid=valid, test=eval_iters * batch)
+
+
+def split_bounds(split: str, num_documents: int) -> tuple[tuple[int, int] | None, ...]:
+    """Return the documents [first, last) of train, validation and test; None where the share is zero.
+
+    `split` holds up to three numbers, normalised to sum 1 (`969, 30, 1`); shares are contiguous and rounded half to even.
+    """
+    shares = [float(text) for text in re.findall(r"[.0-9]+", split)]
+    assert 1 <= len(shares) <= 3, "the front door checks the grammar"
+    shares += [0.0] * (3 - len(shares))
+    total, bounds, edge = sum(shares), [], 0.0
+    for share in shares:
+        start, edge = edge, edge + share / total
+        bounds.append((round(start * num_documents), round(edge * num_documents)) if share else None)
+    return tuple(bounds)

@@ -1,0 +1,137 @@
+"""Tokenizers from plain tables: GPT-2's byte-level BPE, BERT's WordPiece, and Tik (ranked byte strings). No torch."""
+
+import base64
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from primus.errors import InputError
+
+__all__ = ["GPT2BPETokenizer", "TikTokenizer", "WordPieceTokenizer"]
+
+_TIK_PATTERNS = {
+    "v1": r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "v2": (
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+        r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+        r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+}
+_TIK_SPECIALS = ("<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>")
+
+
+class _Tokenizers:
+    """A tokenizer of the `tokenizers` library with a known end-of-document id."""
+
+    def __init__(self, tokenizer: Any, eod: int) -> None:
+        self._tokenizer, self._eod = tokenizer, eod
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
+
+    @property
+    def eod(self) -> int:
+        return self._eod
+
+    def tokenize(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def tokenize_many(self, texts: Sequence[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
+
+class GPT2BPETokenizer(_Tokenizers):
+    """GPT-2's byte-level BPE from `vocab_file` (JSON) and `merge_file`."""
+
+    def __init__(self, vocab_file: str | None, merge_file: str | None) -> None:
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+        vocab, merges = _existing("vocab_file", vocab_file), _existing("merge_file", merge_file)
+        tokenizer = Tokenizer(models.BPE.from_file(str(vocab), str(merges)))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        super().__init__(tokenizer, _id_of(tokenizer, "<|endoftext|>", "vocab_file", vocab))
+
+
+class WordPieceTokenizer(_Tokenizers):
+    """BERT's WordPiece from `vocab_file`; documents end with [SEP]; `vocab_extra_ids` sentinels `<extra_id_i>` are appended."""
+
+    def __init__(self, vocab_file: str | None, *, lower_case: bool, extra_ids: int) -> None:
+        from tokenizers import AddedToken, BertWordPieceTokenizer
+
+        vocab = _existing("vocab_file", vocab_file)
+        tokenizer = BertWordPieceTokenizer(str(vocab), lowercase=lower_case)._tokenizer
+        tokenizer.add_special_tokens([AddedToken(f"<extra_id_{i}>", special=True) for i in range(extra_ids)])
+        super().__init__(tokenizer, _id_of(tokenizer, "[SEP]", "vocab_file", vocab))
+
+
+class TikTokenizer:
+    """Ranked byte strings (a JSON list of rank, token_bytes, token_str); the special tokens have the first ids."""
+
+    def __init__(
+        self, model: str, *, vocab_size: int, pattern: str | None, num_special_tokens: int, special_tokens: Sequence[str] | None
+    ) -> None:
+        import tiktoken
+
+        file = _existing("tokenizer_model", model)
+        specials = _specials(special_tokens or _TIK_SPECIALS, num_special_tokens, vocab_size)
+        try:
+            rows = json.loads(file.read_text(encoding="utf-8"))[: vocab_size - num_special_tokens]
+            ranks = {base64.b64decode(row["token_bytes"]): row["rank"] for row in rows}
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise InputError(f"tokenizer_model {file} is not a list of rank, token_bytes and token_str: {error!r}") from error
+        self._shift, self._specials, self._size = num_special_tokens, specials, vocab_size
+        self._encoding = tiktoken.Encoding(
+            name=file.stem, pat_str=_TIK_PATTERNS[pattern or "v2"], mergeable_ranks=ranks, special_tokens={}
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        return self._size
+
+    @property
+    def eod(self) -> int:
+        return self._specials.index("</s>")
+
+    def tokenize(self, text: str) -> list[int]:
+        return [rank + self._shift for rank in self._encoding.encode_ordinary(text)]
+
+    def tokenize_many(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[rank + self._shift for rank in ranks] for ranks in self._encoding.encode_ordinary_batch(list(texts))]
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        parts = [
+            self._specials[i].encode() if i < self._shift else self._encoding.decode_single_token_bytes(i - self._shift)
+            for i in ids
+        ]
+        return b"".join(parts).decode("utf-8", errors="replace")
+
+
+def _specials(names: Sequence[str], count: int, vocab_size: int) -> list[str]:
+    missing = [name for name in _TIK_SPECIALS if name not in names]
+    if missing or len(set(names)) != len(names):
+        raise InputError(f"tiktoken_special_tokens must be unique and contain {', '.join(_TIK_SPECIALS)}; missing: {missing}")
+    if not len(names) <= count < vocab_size:
+        raise InputError(
+            f"tiktoken_num_special_tokens is {count}; it must be at least the {len(names)} special tokens and less than "
+            f"vocab_size {vocab_size}"
+        )
+    return [*names, *(f"<SPECIAL_{i}>" for i in range(len(names), count))]
+
+
+def _existing(key: str, file: str | None) -> Path:
+    if file is None or not Path(file).is_file():
+        raise InputError(f"{key} is {file}; this tokenizer_type needs an existing file there")
+    return Path(file)
+
+
+def _id_of(tokenizer: Any, token: str, key: str, file: Path) -> int:
+    found = tokenizer.token_to_id(token)
+    if found is None:
+        raise InputError(f"{key} {file} has no {token}, which ends documents")
+    return int(found)
