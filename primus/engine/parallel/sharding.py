@@ -39,7 +39,7 @@ class Sharding:
     sequence_parallel_grad: bool = False
     """Replicated, but each rank's gradient covers its slice of the sequence only: the gradients are summed over the group."""
     is_embedding_or_output: bool = False
-    """Word or position embedding, or output layer: may have a learning rate of its own."""
+    """Word embedding or output layer: may have a learning rate of its own."""
     valid_rows: int | None = None
     """Rows of the global tensor that mean something; what follows is padding that depends on the layout and is not stored."""
 

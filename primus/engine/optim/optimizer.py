@@ -1,0 +1,212 @@
+"""`Optimizer` turns reduced gradients into updated weights: norm, overflow check, clipping, update, gather.
+
+Memory traffic is what a step costs, so the gradients are read once for the norm and once by the update. Unscaling and
+clipping are one divisor inside the update, and an overflow shows in the norm: a NaN or infinite element makes it so.
+With the distributed optimizer the ranges are this rank's shards and the norm also sums over the data-parallel ranks; the
+numbers are the same.
+"""
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from primus.engine.config import OptimizerConfig
+from primus.engine.optim.flat import FlatRange
+from primus.engine.optim.grouping import UpdateGroup
+from primus.engine.optim.norm import clip_divisor, count_zeros, global_norm
+from primus.engine.optim.rule import Hyper, UpdateRule
+from primus.engine.optim.schedule import OptParamScheduler
+from primus.engine.parallel.data import GradientBuffers
+from primus.engine.parallel.mesh import Mesh
+from primus.engine.parallel.sharding import Shards, flat_range_shards
+from primus.engine.precision import LossScaler
+from primus.errors import InputError, RunError
+
+__all__ = ["Optimizer", "Update"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Update:
+    """What a step did."""
+
+    succeeded: bool
+    """False: the gradients overflowed and nothing was updated."""
+    grad_norm: float | None
+    """Before clipping, without the loss scale; None after an overflow."""
+    num_zeros: int | None = None
+    """Exact zeros in the gradient, if they are counted."""
+    params_norm: float | None = None
+    """Norm of the main weights after the update, if it is asked for."""
+
+
+class Optimizer:
+    """The update rule over flat memory, with its schedule and loss scaler. `build_optimizer` makes one."""
+
+    def __init__(
+        self,
+        config: OptimizerConfig,
+        *,
+        rule: UpdateRule,
+        ranges: Sequence[FlatRange],
+        scheduler: OptParamScheduler,
+        scaler: LossScaler | None,
+        buffers: GradientBuffers,
+        mesh: Mesh,
+        check_finite: bool,
+    ) -> None:
+        self.config = config
+        self.scheduler = scheduler
+        self.scaler = scaler
+        self.num_updates = 0
+        """Successful steps so far; Adam's bias correction counts them."""
+        self._rule, self._ranges, self._buffers, self._mesh, self._check_finite = rule, ranges, buffers, mesh, check_finite
+        self._norm_groups = (buffers.shard_group, mesh.mp)
+        self._groups = _by_group(ranges)
+        counted = [(r, span) for r in ranges for counts, span in r.stretches(lambda piece: piece.num_counted > 0) if counts]
+        self._counted_grads = [r.grad[span] for r, span in counted]
+        self._counted_mains = [r.main[span] for r, span in counted]
+        self._num_counted = sum(piece.num_counted for r in ranges for piece in r.pieces)
+
+    @property
+    def learning_rate(self) -> float:
+        """Rate of the coming step, of parameters without a rate of their own."""
+        return self.scheduler.lr()
+
+    @property
+    def loss_scale(self) -> float:
+        """Factor on the loss of the coming step."""
+        return self.scaler.scale if self.scaler else 1.0
+
+    def scale_loss(self, loss: Tensor) -> Tensor:
+        """Return the loss to differentiate."""
+        return loss * self.loss_scale if self.loss_scale != 1.0 else loss
+
+    def advance_schedule(self, samples: int) -> None:
+        """Move the schedules on by the samples of a successful step."""
+        self.scheduler.step(samples)
+
+    def step(self, *, grad_divisor: float = 1.0, where: str = "") -> Update:
+        """Update the weights by the reduced gradients and gather them; gradients are used up.
+
+        `grad_divisor` divides all gradients (the number of tokens, say). A RunError for non-finite gradients ends in
+        `where`, and leaves the weights as they were.
+        """
+        divisor = self.loss_scale * grad_divisor
+        norm = global_norm(self._counted_grads, self._norm_groups, self._mesh.device) / divisor
+        if not math.isfinite(norm) and (self.scaler or self._check_finite):
+            return self._reject(norm, where)
+        num_zeros = None
+        if self.config.log_num_zeros_in_grad:
+            num_zeros = count_zeros(self._counted_grads, self._num_counted, self._norm_groups, self._mesh.device)
+        self._update(divisor * clip_divisor(norm, self.config.clip_grad))
+        if self.scaler:
+            self.scaler.update(found_inf=False)
+        return Update(succeeded=True, grad_norm=norm, num_zeros=num_zeros, params_norm=self._params_norm())
+
+    def _reject(self, norm: float, where: str) -> Update:
+        """Skip the step under loss scaling; without it there is no way to go on."""
+        if not self.scaler:
+            kind = "NaN" if math.isnan(norm) else "Inf"
+            raise RunError(f"found {kind} in the gradient norm{where}; the weights were not updated")
+        self.scaler.update(found_inf=True)
+        return Update(succeeded=False, grad_norm=None, params_norm=self._params_norm())
+
+    def _update(self, divisor: float) -> None:
+        self.num_updates += 1
+        rates, decay = self.scheduler.rates(), self.scheduler.wd
+        for group, tensors in self._groups.items():
+            h = Hyper(
+                lr=rates[group.rate],
+                weight_decay=decay if group.decays else 0.0,
+                step=self.num_updates,
+                grad_divisor=divisor,
+            )
+            grads = [grad.to(main.dtype) for grad, main in zip(tensors.grads, tensors.mains, strict=True)]
+            self._rule.update_(tensors.mains, grads, tensors.states, h)
+        for r in self._ranges:
+            r.main_to_model()
+        self._buffers.gather_params()
+
+    def _params_norm(self) -> float | None:
+        if not self.config.log_params_norm:
+            return None
+        return global_norm(self._counted_mains, self._norm_groups, self._mesh.device)
+
+    def state_shards(self) -> dict[str, Shards]:
+        """Return this rank's rectangles of every state tensor, as views: loading into them restores the state.
+
+        Names are `optimizer.state.<kind>.<parameter>`; the kinds are the rule's, and `main_param` where main weights are not
+        the model's. All exist from the start, so a run that has made no step can be saved.
+        """
+        shards: dict[str, Shards] = {}
+        for r in self._ranges:
+            kinds = dict(zip(self._rule.state_names, r.states, strict=True))
+            if r.has_main:
+                kinds["main_param"] = r.main
+            for piece in r.pieces:
+                for kind, flat in kinds.items():
+                    part = flat_range_shards(
+                        flat[piece.start : piece.stop], piece.param_start, piece.param.shape, piece.sharding, self._mesh.tp
+                    )
+                    _add(shards, f"optimizer.state.{kind}.{piece.name}", part)
+        return shards
+
+    def common_state(self) -> dict[str, Any]:
+        """Return the state that is one for all ranks: the count of updates, the schedule, the loss scaler."""
+        scaler = self.scaler.state_dict() if self.scaler else None
+        return {
+            "optimizer": self.config.optimizer,
+            "step": self.num_updates,
+            "scheduler": self.scheduler.state_dict(),
+            "loss_scaler": scaler,
+        }
+
+    def load_common_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from a saved common state."""
+        if state["optimizer"] != self.config.optimizer:
+            raise InputError(
+                f"the checkpoint was written by optimizer {state['optimizer']!r}, the run uses {self.config.optimizer!r}; "
+                "keep the optimizer, or set no_load_optim to start with a fresh state"
+            )
+        self.num_updates = int(state["step"])
+        self.scheduler.load_state_dict(state["scheduler"])
+        if self.scaler and state["loss_scaler"] is not None:
+            self.scaler.load_state_dict(state["loss_scaler"])
+
+    def reload_model_params(self) -> None:
+        """Take the main weights from the model's, after weights were loaded without optimizer state."""
+        for r in self._ranges:
+            r.model_to_main()
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensors:
+    """All stretches of one group: the arguments of one call."""
+
+    mains: list[Tensor]
+    grads: list[Tensor]
+    states: list[list[Tensor]]
+
+
+def _by_group(ranges: Sequence[FlatRange]) -> dict[UpdateGroup, _Tensors]:
+    groups: dict[UpdateGroup, _Tensors] = {}
+    for r in ranges:
+        for group, span in r.stretches(lambda piece: piece.group):
+            tensors = groups.setdefault(group, _Tensors([], [], [[] for _ in r.states]))
+            tensors.mains.append(r.main[span])
+            tensors.grads.append(r.grad[span])
+            for flats, state in zip(tensors.states, r.states, strict=True):
+                flats.append(state[span])
+    return groups
+
+
+def _add(shards: dict[str, Shards], name: str, part: Shards) -> None:
+    """Add rectangles to those a parameter already has: one that straddles two buckets has pieces in two ranges."""
+    known = shards.get(name)
+    shards[name] = part if known is None else Shards(part.global_shape, part.dtype, [*known.chunks, *part.chunks])
