@@ -1,6 +1,7 @@
 """What `--dry-run` prints: who holds what, how much memory it takes, how long the run is and what it leaves behind."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from rich.console import Console
 from rich.table import Table
@@ -17,7 +18,7 @@ _LISTED_RANKS = 16
 def show_plan(config: ConfigContainer, world_size: int, console: Console | None = None) -> None:
     """Print the plan of a run."""
     console = console or Console(highlight=False, soft_wrap=True)
-    plan = plan_of(config, world_size)
+    plan = plan_of(_with_vocabulary(config), world_size)
     console.print(f"[bold]{config.run.exp_name}[/] would run in {config.run.folder}")
     console.print(_summary(config, plan))
     console.print(_stages(plan.stages))
@@ -25,16 +26,26 @@ def show_plan(config: ConfigContainer, world_size: int, console: Console | None 
         console.print(_ranks(plan))
 
 
+def _with_vocabulary(config: ConfigContainer) -> ConfigContainer:
+    """Fill in the vocabulary size, which the worker takes from the tokenizer in the same way."""
+    if config.model.vocab_size is not None:
+        return config
+    from primus.engine.data.tokenizer import build_tokenizer
+
+    size = build_tokenizer(config.tokenizer).vocab_size
+    return replace(config, model=replace(config.model, vocab_size=size))
+
+
 def _summary(config: ConfigContainer, plan: Plan) -> Table:
     train, save = config.train, config.checkpoint
     degrees = plan.layout.sizes()
     mesh = " x ".join(f"{axis} {degrees[axis]}" for axis in ("tp", "cp", "pp", "dp"))
-    batch = f"{train.global_batch_size:,d} samples = {train.micro_batch_size} x data {degrees['dp']} x {plan.microbatches} microbatches"
+    cut = f"{train.micro_batch_size} x data {degrees['dp']} x {plan.microbatches} microbatches"
     work = f"{plan.iterations:,d} iterations, {plan.samples:,d} samples, {plan.tokens:,d} tokens"
     rows = [
         ("model", f"{plan.parameters:,d} parameters, {config.model.num_layers} layers, {config.mixed_precision.params_dtype}"),
         ("mesh", f"{mesh} = {plan.layout.world_size} ranks"),
-        ("batch", batch),
+        ("batch", f"{train.global_batch_size:,d} samples = {cut}"),
         ("run", f"{work}, {plan.flops_per_iteration / 1e12:,.3g} TFLOP an iteration"),
         ("checkpoints", f"{plan.checkpoints} of {_size(plan.checkpoint_bytes)} in {save.save}" if plan.checkpoints else "none"),
         ("starts from", _origin(config)),
@@ -55,18 +66,8 @@ def _origin(config: ConfigContainer) -> str:
 
 
 def _stages(stages: Iterable[Stage]) -> Table:
-    table = Table(title="On each rank", title_justify="left")
-    for name in (
-        "stage",
-        "ranks",
-        "layers",
-        "parameters",
-        "weights",
-        "gradients",
-        "optimizer",
-        "activations (est.)",
-        "total (est.)",
-    ):
+    table = Table(title="On each rank (* estimated)", title_justify="left")
+    for name in ("stage", "ranks", "layers", "parameters", "weights", "gradients", "optimizer", "activations*", "total*"):
         table.add_column(name, justify="left" if name in ("ranks", "layers") else "right")
     for stage in stages:
         memory = stage.memory

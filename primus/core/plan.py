@@ -1,6 +1,6 @@
 """What a run will do, computed from its container without starting anything: `plan_of` is the name to use.
 
-Memory is an estimate of the large parts: weights, gradients, optimizer state, and the activations that the backward pass needs. The
+Memory counts the large parts: weights, gradients, optimizer state, and the activations that the backward pass needs. The
 first three are exact; activations count each tensor kept for the backward once, and leave out what the allocator and the
 kernels hold for themselves.
 """
