@@ -45,17 +45,18 @@ def explicit_attention(
     """
     S, B, N, D = q_SBND.shape
     G = k_SBGD.shape[2]
-    q = q_SBND.view(S, B, G, N // G, D).permute(1, 2, 3, 0, 4)
-    k = k_SBGD.permute(1, 2, 3, 0).unsqueeze(2)
-    v = v_SBGD.permute(1, 2, 0, 3).unsqueeze(2)
-    scores_BGnSS = q.mul(1.0 / (math.sqrt(D) * layer_scaling)) @ k
+    q = q_SBND.view(S, B, G, N // G, D).permute(1, 2, 3, 0, 4).reshape(B * G, -1, D)
+    k = k_SBGD.permute(1, 2, 3, 0).reshape(B * G, D, S)
+    v = v_SBGD.permute(1, 2, 0, 3).reshape(B * G, S, D)
+    # The product scales its wide accumulator; scaling q first would round it.
+    scores = torch.baddbmm(q.new_empty(()), q, k, beta=0.0, alpha=1.0 / (math.sqrt(D) * layer_scaling))
     if softmax_in_fp32 or layer_scaling > 1:
-        scores_BGnSS = scores_BGnSS.to(torch.promote_types(q.dtype, torch.float32)) * layer_scaling
-    blocked = torch.ones(S, S, dtype=torch.bool, device=q.device).triu_(1) if mask_B1SS is None else mask_B1SS.unsqueeze(2)
+        scores = scores.to(torch.promote_types(q.dtype, torch.float32)) * layer_scaling
+    scores = scores.view(B, N, S, S)
+    blocked = torch.ones(S, S, dtype=torch.bool, device=q.device).triu_(1) if mask_B1SS is None else mask_B1SS
     # The lowest finite number, not -inf: a row with everything blocked gives the mean of V instead of NaN.
-    scores_BGnSS = scores_BGnSS.masked_fill(blocked, torch.finfo(scores_BGnSS.dtype).min)
-    probabilities = scores_BGnSS.softmax(-1)
+    probabilities = scores.masked_fill(blocked, torch.finfo(scores.dtype).min).softmax(-1)
     if dropout:
         probabilities = F.dropout(probabilities, dropout)
-    out_BGnSD = probabilities.to(v.dtype) @ v
-    return out_BGnSD.permute(3, 0, 1, 2, 4).flatten(2)
+    out = probabilities.to(v.dtype).view(B * G, -1, S) @ v
+    return out.view(B, N, S, D).permute(2, 0, 1, 3).flatten(2)

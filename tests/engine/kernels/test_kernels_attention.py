@@ -1,0 +1,89 @@
+"""Core attention: all forms equal the formula in fp64, grouped heads, masks, dropout; layer scaling protects fp16."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from primus.engine.kernels.attention import explicit_attention, sdpa_attention
+
+FORMS = {"sdpa": sdpa_attention, "explicit": explicit_attention}
+
+
+def heads(S: int = 7, B: int = 2, N: int = 4, G: int = 2, D: int = 6) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    shapes = ((S, B, N, D), (S, B, G, D), (S, B, G, D))
+    q, k, v = (torch.randn(s, generator=generator, dtype=torch.float64).requires_grad_() for s in shapes)
+    return q, k, v
+
+
+def formula(q: Tensor, k: Tensor, v: Tensor, blocked: Tensor) -> Tensor:
+    repeat = q.shape[2] // k.shape[2]
+    k, v = k.repeat_interleave(repeat, 2), v.repeat_interleave(repeat, 2)
+    scores = torch.einsum("sbnd,tbnd->bnst", q, k) / math.sqrt(q.shape[-1])
+    probabilities = scores.masked_fill(blocked, -torch.inf).softmax(-1)
+    return torch.einsum("bnst,tbnd->sbnd", probabilities, v).flatten(2)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("masked", [False, True], ids=["causal", "mask"])
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_equals_the_formula(form: str, masked: bool, groups: int) -> None:
+    q, k, v = heads(G=groups)
+    S, B = q.shape[:2]
+    blocked = torch.ones(S, S, dtype=torch.bool).triu(1)
+    mask = None
+    if masked:
+        documents = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [0, 1, 1, 1, 2, 2, 2]])
+        mask = (blocked | (documents[:, :, None] != documents[:, None, :])).view(B, 1, S, S)
+        blocked = mask
+    dy = torch.randn(S, B, 24, dtype=torch.float64)
+    actual, expected = FORMS[form](q, k, v, mask), formula(q, k, v, blocked)
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-13)
+    for a, e in zip(torch.autograd.grad(actual, (q, k, v), dy), torch.autograd.grad(expected, (q, k, v), dy), strict=True):
+        torch.testing.assert_close(a, e, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_token_sees_the_future(form: str) -> None:
+    q, k, v = heads()
+    before = FORMS[form](q, k, v, None)
+    k2, v2 = k.detach().clone(), v.detach().clone()
+    k2[4:], v2[4:] = 100.0, 100.0
+    torch.testing.assert_close(FORMS[form](q, k2, v2, None)[:4], before[:4])
+
+
+def test_layer_scaling_changes_nothing_in_fp64_and_keeps_fp16_finite() -> None:
+    q, k, v = heads()
+    torch.testing.assert_close(
+        explicit_attention(q, k, v, None, layer_scaling=12), explicit_attention(q, k, v, None), rtol=1e-13, atol=1e-13
+    )
+    large_q, large_k = (t.detach().half() * 0 + 220.0 for t in (q, k))
+    plain = explicit_attention(large_q, large_k, v.detach().half(), None)
+    scaled = explicit_attention(large_q, large_k, v.detach().half(), None, layer_scaling=8)
+    assert not torch.isfinite(plain).all()
+    assert torch.isfinite(scaled).all()
+
+
+def test_softmax_in_fp32_lifts_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[torch.dtype] = []
+    softmax = torch.Tensor.softmax
+
+    def spy(scores: Tensor, dim: int) -> Tensor:
+        seen.append(scores.dtype)
+        return softmax(scores, dim)
+
+    monkeypatch.setattr(torch.Tensor, "softmax", spy)
+    q, k, v = (t.detach().bfloat16() for t in heads())
+    for wide in (False, True):
+        assert explicit_attention(q, k, v, None, softmax_in_fp32=wide).dtype == torch.bfloat16
+    assert seen == [torch.bfloat16, torch.float32]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_dropout_keeps_the_expected_value(form: str) -> None:
+    q, k, v = (t.detach() for t in heads(S=4))
+    torch.manual_seed(0)
+    mean = torch.stack([FORMS[form](q, k, v, None, dropout=0.3) for _ in range(4000)]).mean(0)
+    torch.testing.assert_close(mean, FORMS[form](q, k, v, None), rtol=0.1, atol=0.1)

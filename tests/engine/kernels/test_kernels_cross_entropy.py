@@ -1,0 +1,93 @@
+"""Cross entropy: both forms equal the library's, chunk borders, padding columns, half precision, no whole logits."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import primus.engine.kernels.cross_entropy as room
+from primus.engine.kernels.cross_entropy import Columns, linear_cross_entropy, vocab_parallel_cross_entropy
+from primus.engine.parallel.mesh import Group
+
+ALONE = Group((0,), 0)
+
+
+def case(T: int = 150, H: int = 6, V: int = 20) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    hidden = torch.randn(T, H, generator=generator, dtype=torch.float64).requires_grad_()
+    weight = torch.randn(V, H, generator=generator, dtype=torch.float64).requires_grad_()
+    labels = torch.randint(V, (T,), generator=generator)
+    return hidden, weight, labels, torch.rand(T, generator=generator, dtype=torch.float64)
+
+
+def gradients(loss: Tensor, *of: Tensor) -> tuple[Any, ...]:
+    return torch.autograd.grad(3.0 * loss, of)
+
+
+def test_token_losses_equal_the_library() -> None:
+    hidden, weight, labels, w = case()
+    expected = F.cross_entropy(hidden @ weight.T, labels, reduction="none")
+    actual = vocab_parallel_cross_entropy(hidden @ weight.T, labels, Columns(0, 20, ALONE))
+    torch.testing.assert_close(actual, expected, rtol=1e-13, atol=1e-13)
+    for a, e in zip(gradients(actual @ w, hidden, weight), gradients(expected @ w, hidden, weight), strict=True):
+        torch.testing.assert_close(a, e, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("tokens", [1, 64, 65, 150], ids="{} tokens".format)
+def test_chunked_sum_equals_the_library(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "_CHUNK_BYTES", 1)
+    hidden, weight, labels, w = case(tokens)
+    expected = F.cross_entropy(hidden @ weight.T, labels, reduction="none") @ w
+    actual = linear_cross_entropy(hidden, weight, labels, w, Columns(0, 20, ALONE))
+    torch.testing.assert_close(actual, expected, rtol=1e-13, atol=1e-13)
+    for a, e in zip(gradients(actual, hidden, weight), gradients(expected, hidden, weight), strict=True):
+        torch.testing.assert_close(a, e, rtol=1e-12, atol=1e-12)
+
+
+def test_padding_columns_take_no_part() -> None:
+    hidden, weight, labels, w = case(V=20)
+    labels = labels % 15
+    expected = F.cross_entropy(hidden @ weight[:15].T, labels, reduction="none") @ w
+    columns = Columns(0, 15, ALONE)
+    whole = vocab_parallel_cross_entropy(hidden @ weight.T, labels, columns) @ w
+    chunked = linear_cross_entropy(hidden, weight, labels, w, columns)
+    for actual in (whole, chunked):
+        torch.testing.assert_close(actual, expected, rtol=1e-13, atol=1e-13)
+        (d_weight,) = torch.autograd.grad(actual, weight)
+        assert torch.all(d_weight[15:] == 0)
+
+
+def test_half_precision_logits_have_wide_statistics() -> None:
+    hidden, weight, labels, w = (t.detach() for t in case())
+    half_hidden, half_weight = hidden.bfloat16().requires_grad_(), weight.bfloat16().requires_grad_()
+    exact = F.cross_entropy(half_hidden.double() @ half_weight.double().T, labels, reduction="none") @ w
+    actual = linear_cross_entropy(half_hidden, half_weight, labels, w.float(), Columns(0, 20, ALONE))
+    assert actual.dtype == torch.float32
+    torch.testing.assert_close(actual.double(), exact, rtol=1e-3, atol=0)
+    d_hidden, d_weight = torch.autograd.grad(actual, (half_hidden, half_weight))
+    assert d_hidden.dtype == d_weight.dtype == torch.bfloat16
+    losses = vocab_parallel_cross_entropy(half_hidden @ half_weight.T, labels, Columns(0, 20, ALONE))
+    assert losses.dtype == torch.float32
+
+
+def test_in_fp16_stays_in_half_precision() -> None:
+    hidden, weight, labels, _ = (t.detach() for t in case())
+    logits = (hidden @ weight.T).half()
+    losses = vocab_parallel_cross_entropy(logits, labels, Columns(0, 20, ALONE), in_fp16=True)
+    assert losses.dtype == torch.float16
+
+
+def test_large_logits_do_not_overflow() -> None:
+    logits = torch.tensor([[1e4, -1e4, 0.0]], dtype=torch.float32)
+    losses = vocab_parallel_cross_entropy(logits, torch.tensor([1]), Columns(0, 3, ALONE))
+    torch.testing.assert_close(losses, torch.tensor([2e4]))
+
+
+def test_without_gradients_none_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "_add_product_", lambda *_: pytest.fail("computed a weight gradient"))
+    hidden, weight, labels, w = case()
+    with torch.no_grad():
+        loss = linear_cross_entropy(hidden, weight, labels, w, Columns(0, 20, ALONE))
+    assert not loss.requires_grad

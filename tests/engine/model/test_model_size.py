@@ -1,0 +1,75 @@
+"""Sizes and arithmetic in integers, against published numbers and against a built model."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from primus.engine.config.model import AttentionConfig, ModelConfig, ParallelConfig, PositionConfig
+from primus.engine.model.builder import build_model
+from primus.engine.model.size import padded_vocab_size, parameter_count, training_flops
+from primus.engine.parallel.mesh import single_mesh
+from primus.engine.parallel.random import RandomStreams
+
+ANCHOR = ModelConfig(
+    num_layers=4,
+    hidden_size=64,
+    ffn_hidden_size=96,
+    seq_length=128,
+    vocab_size=256,
+    attention=AttentionConfig(num_attention_heads=4, num_query_groups=2, kv_channels=24),
+    position=PositionConfig(max_position_embeddings=128),
+)
+LARGER = replace(
+    ANCHOR,
+    ffn_hidden_size=256,
+    vocab_size=1024,
+    attention=AttentionConfig(num_attention_heads=4, num_query_groups=2, kv_channels=16),
+)
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "tensor_parallel", "rows"),
+    [(50257, 1, 50304), (50257, 2, 50432), (50257, 8, 51200), (128256, 8, 129024), (151936, 8, 152576)],
+)
+def test_vocabulary_is_padded_as_published(vocab_size: int, tensor_parallel: int, rows: int) -> None:
+    parallel = ParallelConfig(tensor_model_parallel_size=tensor_parallel)
+    assert padded_vocab_size(replace(ANCHOR, vocab_size=vocab_size, parallel=parallel)) == rows
+
+
+def test_parameter_count_equals_the_anchor() -> None:
+    assert parameter_count(ANCHOR).total == 180800
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        ANCHOR,
+        replace(ANCHOR, tie_embeddings=True, add_bias_linear=True, normalization="LayerNorm", activation="gelu"),
+        replace(
+            ANCHOR,
+            normalization="LayerNorm",
+            attention=replace(ANCHOR.attention, add_qkv_bias=True, qk_norm="model"),
+            position=PositionConfig(type="learned_absolute", max_position_embeddings=128),
+        ),
+        replace(ANCHOR, activation="quick_geglu", attention=replace(ANCHOR.attention, qk_norm="l2"), vocab_size=100),
+    ],
+    ids=["llama", "gpt2-like", "learned-positions", "padded"],
+)
+def test_parameter_count_equals_the_built_model(config: ModelConfig) -> None:
+    mesh = single_mesh()
+    streams = RandomStreams(1, mesh.coordinates)
+    model = build_model(config, mesh=mesh, dtype=torch.float32, device="cpu", seed=1, streams=streams)
+    assert parameter_count(config).total == sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(("activation", "flops"), [("gelu", 1_711_276_032), ("swiglu", 2_113_929_216)])
+def test_training_flops_equal_the_published_formula(activation: str, flops: int) -> None:
+    assert training_flops(replace(LARGER, activation=activation), 8) == flops
+
+
+def test_sizes_need_no_torch() -> None:
+    code = "import sys; import primus.engine.model.size; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
