@@ -1,8 +1,9 @@
 """What `--dry-run` prints: who holds what, how much memory it takes, how long the run is and what it leaves behind."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -13,11 +14,14 @@ __all__ = ["show_plan"]
 
 _LISTED_RANKS = 16
 """Larger runs are told by stage only."""
+_LEAST_WIDTH = 110
+"""Columns that the widest table takes; a pipe would otherwise count as 80."""
 
 
 def show_plan(config: ConfigContainer, world_size: int, console: Console | None = None) -> None:
     """Print the plan of a run."""
-    console = console or Console(highlight=False, soft_wrap=True)
+    console = console or Console(highlight=False)
+    console.width = max(console.width, _LEAST_WIDTH)
     plan = plan_of(_with_vocabulary(config), world_size)
     console.print(f"[bold]{config.run.exp_name}[/] would run in {config.run.folder}")
     console.print(_summary(config, plan))
@@ -42,11 +46,12 @@ def _summary(config: ConfigContainer, plan: Plan) -> Table:
     mesh = " x ".join(f"{axis} {degrees[axis]}" for axis in ("tp", "cp", "pp", "dp"))
     cut = f"{train.micro_batch_size} x data {degrees['dp']} x {plan.microbatches} microbatches"
     work = f"{plan.iterations:,d} iterations, {plan.samples:,d} samples, {plan.tokens:,d} tokens"
+    flops = _scaled(plan.flops_per_iteration, 1000, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
     rows = [
         ("model", f"{plan.parameters:,d} parameters, {config.model.num_layers} layers, {config.mixed_precision.params_dtype}"),
         ("mesh", f"{mesh} = {plan.layout.world_size} ranks"),
         ("batch", f"{train.global_batch_size:,d} samples = {cut}"),
-        ("run", f"{work}, {plan.flops_per_iteration / 1e12:,.3g} TFLOP an iteration"),
+        ("run", f"{work}, {flops} an iteration"),
         ("checkpoints", f"{plan.checkpoints} of {_size(plan.checkpoint_bytes)} in {save.save}" if plan.checkpoints else "none"),
         ("starts from", _origin(config)),
     ]
@@ -66,7 +71,7 @@ def _origin(config: ConfigContainer) -> str:
 
 
 def _stages(stages: Iterable[Stage]) -> Table:
-    table = Table(title="On each rank (* estimated)", title_justify="left")
+    table = Table(title="On each rank (* estimated)", title_justify="left", box=box.SIMPLE_HEAD)
     for name in ("stage", "ranks", "layers", "parameters", "weights", "gradients", "optimizer", "activations*", "total*"):
         table.add_column(name, justify="left" if name in ("ranks", "layers") else "right")
     for stage in stages:
@@ -78,7 +83,7 @@ def _stages(stages: Iterable[Stage]) -> Table:
 
 
 def _ranks(plan: Plan) -> Table:
-    table = Table(title="Where each rank stands", title_justify="left")
+    table = Table(title="Where each rank stands", title_justify="left", box=box.SIMPLE_HEAD)
     for name in ("rank", "tensor", "context", "pipeline", "data"):
         table.add_column(name, justify="right")
     for rank in range(plan.layout.world_size):
@@ -88,12 +93,15 @@ def _ranks(plan: Plan) -> Table:
 
 
 def _size(num_bytes: int) -> str:
-    amount, unit = float(num_bytes), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if amount < 1024:
-            break
-        amount, unit = amount / 1024, larger
-    return f"{amount:.3g} {unit}" if amount < 1000 else f"{amount:.0f} {unit}"
+    return _scaled(num_bytes, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
+
+
+def _scaled(amount: float, base: int, units: Sequence[str]) -> str:
+    """Return three digits and the unit that suits them."""
+    power = 0
+    while amount >= base and power < len(units) - 1:
+        amount, power = amount / base, power + 1
+    return f"{amount:.3g} {units[power]}" if amount < 1000 else f"{amount:.0f} {units[power]}"
 
 
 def _spans(ranks: tuple[int, ...]) -> str:

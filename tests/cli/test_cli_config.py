@@ -1,0 +1,117 @@
+"""`primus config`: the verbs that only look."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from primus.backends.megatron.keys import KEYS
+
+
+def test_show_as_json_has_value_and_source_of_every_parameter(primus, monkeypatch):
+    monkeypatch.setenv("T_SEED", "3")
+    text = Path("tiny.yaml").read_text() + "      seed: ${T_SEED}\n      profile: ${T_PROF:false}\n"
+    Path("tiny.yaml").write_text(text)
+    outcome = primus("config", "show", "tiny.yaml", "--lr", "1e-3", "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    module = json.loads(outcome.out)["modules"]["pre_trainer"]
+    assert module["framework"] == "megatron"
+    params = module["params"]
+    assert params["lr"] == {"value": 1e-3, "source": "cli"}
+    assert params["seed"] == {"value": 3, "source": "env T_SEED"}
+    assert params["profile"] == {"value": False, "source": "tiny.yaml:21"}
+    assert params["train_iters"] == {"value": 6, "source": "tiny.yaml:14"}
+    assert params["adam_beta2"]["source"].startswith("primus/configs/modules/megatron/")
+    assert {name for name, key in KEYS.items() if key.section} - set(params) <= {
+        "use_turbo_parallel_linear",
+        "use_turbo_grouped_mlp",
+    }
+
+
+def test_one_number_written_in_two_ways_shows_alike(primus):
+    texts = [primus("config", "show", "tiny.yaml", f"lr={text}", "--json").out for text in ("1e-3", "1.0e-3", "'1e-3'")]
+    assert texts[0] == texts[1] == texts[2]
+
+
+def test_show_as_text_says_what_a_value_replaced(primus):
+    outcome = primus("config", "show", "tiny.yaml", "seq_length=64")
+    (line,) = [line for line in outcome.out.splitlines() if line.startswith("seq_length ")]
+    assert " 64  # cli, instead of " in line
+    assert "llama_tiny.yaml" in line or "pre_trainer.yaml" in line
+
+
+def test_show_still_shows_what_is_wrong_and_leaves_with_2(primus):
+    outcome = primus("config", "show", "tiny.yaml", "lr=fast", "sed=1", "num_experts=8", "--json")
+    assert outcome.code == 2
+    assert json.loads(outcome.out)["modules"]["pre_trainer"]["params"]["lr"]["value"] == "fast"
+    assert outcome.err.splitlines()[0] == "error: 2 problems"
+
+
+def test_validate_judges_every_file(primus):
+    Path("wrong.yaml").write_text(Path("tiny.yaml").read_text() + "      lr: abc\n      sed: 1\n")
+    outcome = primus("config", "validate", "tiny.yaml", "wrong.yaml", "gone.yaml")
+    assert outcome.code == 2
+    assert outcome.out.splitlines()[0].startswith("tiny.yaml: ok (pre_trainer: ")
+    assert outcome.out.splitlines()[1:] == ["wrong.yaml: wrong", "gone.yaml: wrong"]
+    assert "lr abc (wrong.yaml:20) must be a number" in outcome.err
+    assert "sed (wrong.yaml:21) is not a known key" in outcome.err
+    assert "gone.yaml: there is no such file" in outcome.err
+
+
+def test_validate_takes_the_fewest_ranks_that_fit(primus):
+    Path("two.yaml").write_text(Path("tiny.yaml").read_text() + "      tensor_model_parallel_size: 2\n")
+    assert "2 ranks" in primus("config", "validate", "two.yaml").out
+    assert primus("config", "validate", "--world-size", "3", "two.yaml").code == 2
+    assert "4 ranks" in primus("config", "validate", "--world-size", "4", "two.yaml").out
+
+
+def test_explain_tells_meaning_type_defaults_target_and_status(primus):
+    out = primus("config", "explain", "lr_decay_style").out
+    assert out.splitlines()[0] == "lr_decay_style"
+    assert "choices  constant, linear, cosine, inverse-square-root, WSD" in out
+    assert "(primus/configs/modules/megatron/trainer_base.yaml:" in out
+    assert "changes  scheduler.lr_decay_style" in out
+    assert "status   live" in out
+    assert "least    1" in primus("config", "explain", "--", "--micro-batch-size").out
+    assert "status   pending: " in primus("config", "explain", "num_experts").out
+
+
+def test_explain_an_unknown_key_proposes_the_nearest(primus):
+    outcome = primus("config", "explain", "micro_batchsize")
+    assert outcome.code == 2
+    assert "Did you mean micro_batch_size" in outcome.err
+
+
+def test_diff_lists_what_differs_with_both_sources(primus):
+    Path("b.yaml").write_text(Path("tiny.yaml").read_text().replace("train_iters: 6", "train_iters: 7"))
+    assert primus("config", "diff", "tiny.yaml", "b.yaml").out.splitlines() == [
+        "pre_trainer.train_iters",
+        "  - 6  (tiny.yaml:14)",
+        "  + 7  (b.yaml:14)",
+    ]
+    assert primus("config", "diff", "tiny.yaml", "tiny.yaml").out == "no difference\n"
+
+
+def test_coverage_counts_every_key(primus):
+    counted = json.loads(primus("config", "coverage", "--json").out)
+    assert counted["live"] + counted["pending"] + counted["inert"] == len(counted["keys"]) == len(KEYS)
+    assert counted["keys"]["lr"] == {"status": "live", "reason": ""}
+    assert {row["status"] for row in counted["keys"].values()} <= {"live", "pending", "inert"}
+    assert all(row["reason"] for row in counted["keys"].values() if row["status"] != "live")
+    assert "keys:" in primus("config", "coverage").out
+
+
+def test_the_key_page_in_the_repository_is_the_generated_one(primus):
+    page = Path(__file__).parents[2] / "docs" / "keys.md"
+    out = primus("config", "docs").out
+    assert page.read_text() == out, "run: primus config docs --out docs/keys.md"
+    assert all(f"| `{name}` |" in out for name in KEYS)
+
+
+@pytest.mark.parametrize("verb", ["show", "validate"])
+def test_two_modules_are_both_looked_at(primus, verb):
+    text = Path("tiny.yaml").read_text().splitlines(keepends=True)
+    Path("two.yaml").write_text("".join(text) + "  other:\n" + "".join(text[6:]))
+    out = primus("config", verb, "two.yaml").out
+    assert "pre_trainer" in out
+    assert "other" in out

@@ -1,0 +1,138 @@
+"""The elastic agent's manners: exit codes, the first cause, signals. Each test starts an agent with stand-in workers."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+AGENT = "import sys; from primus.engine.elastic import main; sys.exit(main(sys.argv[2:], [sys.argv[1]]))"
+WORKER = """
+import os, signal, sys, time
+from pathlib import Path
+from primus.engine.cause import leave_cause
+from primus.engine.lifeline import end_with_launcher
+rank = int(os.environ["RANK"])
+folder = Path(sys.argv[1]).parent
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path):
+    """Return a function that starts two workers with this body, and end what is left of them."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(body: str) -> subprocess.Popen[str]:
+        worker = tmp_path / "worker.py"
+        worker.write_text(WORKER + textwrap.dedent(body))
+        command = [sys.executable, "-c", AGENT, str(worker), str(tmp_path / "config.yaml"), "--nproc-per-node", "2"]
+        started.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield run
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def wait_for(file: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not file.exists():
+        assert time.monotonic() < deadline, f"{file} did not appear"
+        time.sleep(0.02)
+
+
+def test_workers_that_end_well_give_0_and_no_word(start):
+    process = start("assert os.environ['WORLD_SIZE'] == '2'")
+    assert process.communicate()[1] == ""
+    assert process.returncode == 0
+
+
+def test_the_rank_that_failed_first_gives_code_and_last_words(start):
+    process = start(
+        """
+        if rank == 1:
+            leave_cause("data/x.bin is truncated", exit_code=2, log=Path("logs/rank-1.log"))
+            (folder / "failed").touch()
+            sys.exit(2)
+        while not (folder / "failed").exists():
+            time.sleep(0.01)
+        leave_cause("connection closed by peer", exit_code=3, log=None)
+        sys.exit(3)
+        """
+    )
+    assert process.communicate()[1] == "rank 1 failed first:\ndata/x.bin is truncated\nIts log: logs/rank-1.log\n"
+    assert process.returncode == 2
+
+
+def test_a_killed_rank_is_named_and_the_others_are_ended(start):
+    process = start(
+        """
+        if rank == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(600)
+        """
+    )
+    message = process.communicate()[1]
+    assert message.startswith("rank 0 failed first: it was killed by SIGKILL. The system kills")
+    assert process.returncode == 3
+
+
+def test_sigterm_reaches_workers_that_then_end_well(start, tmp_path):
+    process = start(
+        """
+        def save(*_):
+            (folder / f"saved-{rank}").touch()
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, save)
+        (folder / f"ready-{rank}").touch()
+        time.sleep(600)
+        """
+    )
+    for rank in range(2):
+        wait_for(tmp_path / f"ready-{rank}")
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate()[1] == ""
+    assert process.returncode == 0
+    assert all((tmp_path / f"saved-{rank}").exists() for rank in range(2))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+def test_workers_do_not_outlive_a_killed_agent(start, tmp_path):
+    process = start(
+        """
+        end_with_launcher()
+        (folder / f"{os.getpid()}.pid").touch()
+        (folder / f"ready-{rank}").touch()
+        time.sleep(600)
+        """
+    )
+    for rank in range(2):
+        wait_for(tmp_path / f"ready-{rank}")
+    process.kill()
+    process.communicate()
+    deadline = time.monotonic() + 30
+    while any(_is_running(file.stem) for file in tmp_path.glob("*.pid")):
+        assert time.monotonic() < deadline, "a worker lives on"
+        time.sleep(0.02)
+
+
+def _is_running(pid: str) -> bool:
+    """Tell a live process from one that waits for its parent to take notice."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_sigterm_ends_workers_that_do_not_handle_it(start, tmp_path):
+    process = start("(folder / f'ready-{rank}').touch(); time.sleep(600)")
+    for rank in range(2):
+        wait_for(tmp_path / f"ready-{rank}")
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    assert process.returncode == 128 + signal.SIGTERM
