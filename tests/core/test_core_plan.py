@@ -1,0 +1,159 @@
+"""The plan of a run: parameters as the model really has them, memory by hand, length and checkpoints."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from primus.core.plan import plan_of
+from primus.engine.config import (
+    AttentionConfig,
+    CheckpointConfig,
+    ConfigContainer,
+    DatasetConfig,
+    DDPConfig,
+    MixedPrecisionConfig,
+    ModelConfig,
+    OptimizerConfig,
+    ParallelConfig,
+    PositionConfig,
+    RunConfig,
+    SchedulerConfig,
+    TokenizerConfig,
+    TrainConfig,
+)
+
+MODEL = ModelConfig(
+    num_layers=4,
+    hidden_size=16,
+    ffn_hidden_size=24,
+    seq_length=8,
+    vocab_size=90,
+    make_vocab_size_divisible_by=8,
+    attention=AttentionConfig(num_attention_heads=4, num_query_groups=2, kv_channels=6),
+    position=PositionConfig(max_position_embeddings=8),
+)
+VARIANTS = {
+    "plain": MODEL,
+    "tied": replace(MODEL, tie_embeddings=True),
+    "biases": replace(
+        MODEL,
+        add_bias_linear=True,
+        normalization="LayerNorm",
+        activation="gelu",
+        attention=replace(MODEL.attention, add_qkv_bias=True),
+        position=PositionConfig(type="learned_absolute", max_position_embeddings=8),
+    ),
+    "qk-norm": replace(MODEL, attention=replace(MODEL.attention, qk_norm="model")),
+}
+
+
+def container(model: ModelConfig = MODEL, **parts: Any) -> ConfigContainer:
+    whole: dict[str, Any] = {
+        "run": RunConfig(work_group="g", user_name="u", exp_name="e", folder="/r"),
+        "train": TrainConfig(micro_batch_size=1, global_batch_size=8, train_iters=6),
+        "model": model,
+        "optimizer": OptimizerConfig(lr=1e-3),
+        "scheduler": SchedulerConfig(lr_decay_steps=48, weight_decay_incr_steps=48),
+        "dataset": DatasetConfig(mock_data=True),
+        "tokenizer": TokenizerConfig(type="NullTokenizer", vocab_size=89),
+        "mixed_precision": MixedPrecisionConfig(params_dtype="float32"),
+    }
+    return ConfigContainer(**{**whole, **parts})
+
+
+def with_degrees(model: ModelConfig, **degrees: Any) -> ModelConfig:
+    return replace(model, parallel=ParallelConfig(**degrees))
+
+
+@pytest.mark.parametrize("model", VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_parameters_of_a_rank_are_those_the_model_has(model, tensor):
+    from ranks import run_ranks
+
+    model = with_degrees(model, tensor_model_parallel_size=tensor)
+    (stage,) = plan_of(container(model), tensor).stages
+    assert run_ranks(_count, tensor, model) == [stage.parameters] * tensor
+
+
+def _count(rank: int, model: ModelConfig) -> int:
+    import torch
+
+    from primus.engine.config import DistConfig
+    from primus.engine.model.builder import build_model
+    from primus.engine.parallel.mesh import build_mesh
+    from primus.engine.parallel.random import RandomStreams
+
+    mesh = build_mesh(model.parallel, DistConfig(backend="gloo"), torch.device("cpu"))
+    streams = RandomStreams(1, mesh.coordinates)
+    built = build_model(model, mesh=mesh, dtype=torch.float32, device="cpu", seed=1, streams=streams)
+    return sum(parameter.numel() for parameter in built.parameters())
+
+
+@pytest.mark.parametrize("model", VARIANTS.values(), ids=VARIANTS)
+def test_stages_hold_the_whole_model(model):
+    whole = plan_of(container(model), 1).parameters
+    stages = plan_of(container(with_degrees(model, pipeline_model_parallel_size=2)), 2).stages
+    copies = 96 * 16 if model.tie_embeddings else 0
+    assert sum(stage.parameters for stage in stages) == whole + copies
+    assert [(stage.layers, stage.ranks) for stage in stages] == [(range(2), (0,)), (range(2, 4), (1,))]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bytes_each"),
+    [("float32", (4, 4, 8)), ("bfloat16", (2, 4, 12)), ("float64", (8, 8, 16))],
+)
+def test_memory_follows_the_precision(dtype, bytes_each):
+    grad_dtype = "float64" if dtype == "float64" else "float32"
+    precision = MixedPrecisionConfig(params_dtype=dtype, grad_dtype=grad_dtype)
+    plan = plan_of(container(mixed_precision=precision), 1)
+    memory = plan.stages[0].memory
+    assert (memory.weights, memory.gradients, memory.optimizer) == tuple(plan.parameters * each for each in bytes_each)
+    assert memory.total == plan.parameters * sum(bytes_each) + memory.activations
+
+
+def test_the_distributed_optimizer_divides_its_state():
+    whole = plan_of(container(), 4).stages[0].memory.optimizer
+    assert plan_of(container(ddp=DDPConfig(use_distributed_optimizer=True)), 4).stages[0].memory.optimizer == whole // 4
+
+
+def test_sgd_without_momentum_has_no_state():
+    config = container(optimizer=OptimizerConfig(lr=1, optimizer="sgd", sgd_momentum=0.0))
+    assert plan_of(config, 1).stages[0].memory.optimizer == 0
+
+
+def test_activations_shrink_with_tensor_and_sequence_parallelism_and_grow_with_depth():
+    def activations(world_size=1, **degrees):
+        return plan_of(container(with_degrees(MODEL, **degrees)), world_size).stages[0].memory.activations
+
+    whole = activations()
+    divided = activations(2, tensor_model_parallel_size=2)
+    assert whole // 2 < divided < whole
+    assert activations(2, tensor_model_parallel_size=2, sequence_parallel=True) == whole // 2
+    first_stage = activations(2, pipeline_model_parallel_size=2)
+    # Two microbatches wait on the first stage, without the logits of the last.
+    logits = 8 * 96 * 8
+    assert first_stage == whole - logits
+
+
+def test_length_of_the_run():
+    plan = plan_of(container(), 2)
+    assert (plan.iterations, plan.samples, plan.tokens, plan.microbatches) == (6, 48, 384, 4)
+    by_samples = container(train=TrainConfig(micro_batch_size=1, global_batch_size=8, train_iters=6, train_samples=50))
+    assert plan_of(by_samples, 1).samples == 50
+
+
+@pytest.mark.parametrize(
+    ("save", "interval", "last", "number"),
+    [
+        (None, 2, True, 0),
+        ("/c", 2, True, 3),
+        ("/c", 4, True, 2),
+        ("/c", 4, False, 1),
+        ("/c", None, True, 1),
+        ("/c", 9, False, 0),
+    ],
+)
+def test_number_of_checkpoints(save, interval, last, number):
+    checkpoint = CheckpointConfig(save=save, save_interval=interval, disable_last_saving=not last)
+    assert plan_of(container(checkpoint=checkpoint), 1).checkpoints == number
