@@ -49,9 +49,5 @@ class GPTModel(nn.Module):
         if self.output_layer is None:
             hidden: Tensor = x_SBH
             return hidden
-        if labels_BS is None:
-            logits: Tensor = self.output_layer(x_SBH)
-            return logits
-        if loss_mask_BS is None:
-            return self.output_layer.losses(x_SBH, labels_BS)
-        return self.output_layer.loss_sum(x_SBH, labels_BS, loss_mask_BS)
+        result: Tensor = self.output_layer(x_SBH, labels_BS, loss_mask_BS)
+        return result

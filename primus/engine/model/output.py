@@ -32,14 +32,19 @@ class OutputLayer(nn.Module):
         rows = weight.shape[0]
         first = place.tp.index * rows
         self.columns = Columns(first, max(0, min(rows, vocab_size - first)), place.tp)
-        self.loss_sum: Callable[[Tensor, Tensor, Tensor], Tensor] = self._chunked_sum if chunked else self._whole_sum
+        self._loss_sum: Callable[[Tensor, Tensor, Tensor], Tensor] = self._chunked_sum if chunked else self._whole_sum
 
-    def forward(self, x_SBH: Tensor) -> Tensor:
-        """Return the logits of the real vocabulary on every rank, [B, S, V]."""
-        logits = collectives.gather_last_dim(self._own_logits(x_SBH), self.tp)
-        return logits[..., : self.vocab_size].transpose(0, 1)
+    def forward(self, x_SBH: Tensor, labels_BS: Tensor | None = None, loss_mask_BS: Tensor | None = None) -> Tensor:
+        """Return logits of the real vocabulary on every rank [B, S, V]; with labels losses [B, S]; with a mask their sum.
 
-    def losses(self, x_SBH: Tensor, labels_BS: Tensor) -> Tensor:
+        All three come through here, so that a hook before this forward sees every use of the weight.
+        """
+        if labels_BS is None:
+            logits = collectives.gather_last_dim(self._own_logits(x_SBH), self.tp)
+            return logits[..., : self.vocab_size].transpose(0, 1)
+        return self._losses(x_SBH, labels_BS) if loss_mask_BS is None else self._loss_sum(x_SBH, labels_BS, loss_mask_BS)
+
+    def _losses(self, x_SBH: Tensor, labels_BS: Tensor) -> Tensor:
         """Return the loss of each token, [B, S]."""
         B, S = labels_BS.shape
         logits_TV = self._own_logits(x_SBH).flatten(0, 1)
@@ -50,7 +55,7 @@ class OutputLayer(nn.Module):
         return F.linear(enter_tensor_parallel(x_SBH, self.tp, self.sequence_parallel), self.weight)
 
     def _whole_sum(self, x_SBH: Tensor, labels_BS: Tensor, loss_mask_BS: Tensor) -> Tensor:
-        losses_BS = self.losses(x_SBH, labels_BS)
+        losses_BS = self._losses(x_SBH, labels_BS)
         return (losses_BS * loss_mask_BS).sum()
 
     def _chunked_sum(self, x_SBH: Tensor, labels_BS: Tensor, loss_mask_BS: Tensor) -> Tensor:

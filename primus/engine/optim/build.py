@@ -1,7 +1,5 @@
 """`build_optimizer` makes the optimizer of a run from its configuration and the flat gradients."""
 
-import logging
-
 from primus.engine.config import MixedPrecisionConfig, OptimizerConfig, SchedulerConfig
 from primus.engine.model.parameter import sharding_of
 from primus.engine.optim.adam import Adam
@@ -17,8 +15,6 @@ from primus.engine.parallel.sharding import flat_range_shards
 from primus.engine.precision import build_loss_scaler
 
 __all__ = ["build_optimizer"]
-
-log = logging.getLogger(__name__)
 
 
 def build_optimizer(
@@ -36,8 +32,6 @@ def build_optimizer(
     """
     rule = _rule(config)
     ranges = [_flat_range(owned, config, mesh, num_states=len(rule.state_names)) for owned in buffers.ranges()]
-    if config.head_lr_mult != 1.0 and not any(piece.group.rate == "output" for r in ranges for piece in r.pieces):
-        log.warning("head_lr_mult %g: no output layer of its own is updated on rank %d", config.head_lr_mult, mesh.rank)
     return Optimizer(
         config,
         rule=rule,

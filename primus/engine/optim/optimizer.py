@@ -6,7 +6,6 @@ With the distributed optimizer the ranges are this rank's shards and the norm al
 numbers are the same.
 """
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,8 +26,6 @@ from primus.engine.precision import LossScaler
 from primus.errors import InputError, RunError
 
 __all__ = ["Optimizer", "Update"]
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
