@@ -45,10 +45,8 @@ class Batch:
         """Return the batch on a device; the copy may still be under way."""
         if device.type == "cpu":
             return self
-        return Batch(**{name: t if t is None else t.to(device, non_blocking=True) for name, t in self._tensors().items()})
-
-    def _tensors(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        return _batch({name: t.to(device, non_blocking=True) for name, t in tensors.items() if t is not None})
 
 
 class _Indices:
@@ -79,8 +77,16 @@ def build_loader(
         pin_memory=device.type == "cuda",
         worker_init_fn=_start_worker if config.num_workers else None,
         persistent_workers=config.num_workers > 0,
+        # A generator of its own: the loader draws a seed when it starts, which must not move the run's random streams.
+        generator=torch.Generator().manual_seed(0),
     )
-    return (_batch(stacked).to(device) for stacked in loader)
+    return _batches(loader, device)
+
+
+def _batches(loader: "DataLoader[Any]", device: torch.device) -> Iterator[Batch]:
+    """Start the workers when the first batch is asked for, so that an evaluation that never runs costs nothing."""
+    for stacked in loader:
+        yield _batch(stacked).to(device)
 
 
 def _collate(samples: list[Sample]) -> dict[str, Tensor]:
@@ -89,7 +95,13 @@ def _collate(samples: list[Sample]) -> dict[str, Tensor]:
 
 
 def _batch(stacked: dict[str, Tensor]) -> Batch:
-    return Batch(**{"attention_mask": None} | stacked)
+    return Batch(
+        tokens=stacked["tokens"],
+        labels=stacked["labels"],
+        loss_mask=stacked["loss_mask"],
+        position_ids=stacked["position_ids"],
+        attention_mask=stacked.get("attention_mask"),
+    )
 
 
 def _start_worker(_number: int) -> None:

@@ -61,7 +61,8 @@ class Console(Sink):
         eta = self._eta(iteration)
         text = line_of(record, with_throughput=self._with_throughput)
         if self._progress is not None:
-            self._progress.update(self._task, completed=iteration, description=f"{iteration}/{self._total} | {text} | ETA {eta}")
+            description = f"{iteration}/{self._total} | {text} | ETA {eta}"
+            self._progress.update(self._task, completed=iteration, description=description)
             if "validation_loss" in record or "test_loss" in record:
                 self._progress.console.print(f"iteration {iteration} | {text}", highlight=False)
         else:

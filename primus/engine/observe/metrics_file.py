@@ -5,7 +5,6 @@ that the file always holds one row an iteration.
 """
 
 import json
-import os
 from pathlib import Path
 
 from primus.engine.observe.sink import Record, Sink
@@ -33,7 +32,7 @@ class MetricsFile(Sink):
             kept = [row for row in read_metrics(file) if row["iteration"] <= start_iteration]
             cut = file.with_suffix(".jsonl.tmp")
             cut.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-            os.replace(cut, file)
+            cut.replace(file)
         self._file = file.open("a", encoding="utf-8", buffering=1)
 
     def write(self, record: Record) -> None:

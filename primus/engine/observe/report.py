@@ -1,7 +1,7 @@
 """`write_report` draws a run's curves from its metrics file: one PNG a subject and one HTML page that shows them.
 
-`python -m primus.engine.observe.report RUN_FOLDER` draws it anew; a run ends by calling just that, since a process of its own keeps
-matplotlib's memory out of the trainer's peak.
+`python -m primus.engine.observe.report RUN_FOLDER` draws it anew; a run ends by calling just that, since a process of its
+own keeps matplotlib's memory out of the trainer's peak.
 """
 
 import html

@@ -1,6 +1,7 @@
 """What every listener of a run looks like: it receives records and knows nothing of how they were measured.
 
-`Sink` is the name to use. A record is a flat map from metric names to numbers; `iteration` and `consumed_samples` are always in it.
+`Sink` is the name to use. A record is a flat map from metric names to numbers; `iteration` and `consumed_samples` are
+always in it.
 """
 
 from collections.abc import Mapping

@@ -19,8 +19,8 @@ def timer_lines(times_ms: Mapping[str, list[float]], option: Option) -> list[str
 
     Timers that no rank used are left out.
     """
-    heading = {"max": "max time across ranks (ms):", "minmax": "(min, max) time across ranks (ms):", "all": "times across ranks (ms):"}
-    lines = [heading[option]]
+    heading = {"max": "max time", "minmax": "(min, max) time", "all": "times"}[option]
+    lines = [f"{heading} across ranks (ms):"]
     for name, values in times_ms.items():
         if max(values) == 0.0:
             continue

@@ -1,0 +1,11 @@
+"""Training itself.
+
+- `pretrain.py`: a container file to a finished run
+- `assemble.py`: model, gradients, optimizer, restored state, in one order
+- `feeds.py`: streams of batches
+- `loop.py`: the loop and its callbacks' interface
+- `step.py`: one batch
+- `evaluate.py`: one evaluation
+- `callbacks/`: listeners
+- `sample.py`: text from a trained run
+"""

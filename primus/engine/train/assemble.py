@@ -1,0 +1,132 @@
+"""`assemble` puts the trainable side of a run together in one readable order; nothing else decides what wraps what.
+
+random streams -> model with declared shardings -> flat weights and gradients -> optimizer -> restored checkpoint
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from primus.engine.checkpoint.load import load_checkpoint
+from primus.engine.checkpoint.rng import capture_rng, restore_rng
+from primus.engine.checkpoint.save import Contents, save_checkpoint
+from primus.engine.checkpoint.start import Start
+from primus.engine.checkpoint.state import TrainState
+from primus.engine.config import ConfigContainer, serialize
+from primus.engine.model.builder import build_model
+from primus.engine.model.gpt import GPTModel
+from primus.engine.optim.build import build_optimizer
+from primus.engine.optim.optimizer import Optimizer
+from primus.engine.parallel.data import GradientBuffers
+from primus.engine.parallel.mesh import Mesh
+from primus.engine.parallel.random import RandomStreams
+from primus.engine.parallel.sharding import Shards, parameter_shards
+from primus.engine.precision import dtype_of
+
+__all__ = ["Parts", "assemble", "model_shards"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(kw_only=True, slots=True)
+class Parts:
+    """The trainable side of a run on this rank."""
+
+    config: ConfigContainer
+    mesh: Mesh
+    streams: RandomStreams
+    model: GPTModel
+    buffers: GradientBuffers
+    optimizer: Optimizer
+    state: TrainState
+
+    def save(self) -> Path:
+        """Write a checkpoint of this very moment."""
+        self.buffers.finish_param_gather()
+        contents = Contents(
+            state=self.state,
+            model=model_shards(self.model, self.mesh),
+            optimizer=self.optimizer.state_shards(),
+            optimizer_common=self.optimizer.common_state(),
+            rng=capture_rng(self.streams, self.mesh.device),
+            container=serialize.to_dict(self.config),
+        )
+        return save_checkpoint(self.config.checkpoint, contents, mesh=self.mesh)
+
+
+def assemble(config: ConfigContainer, mesh: Mesh, start: Start | None) -> Parts:
+    """Build everything that is trained, and restore it if the run starts from a checkpoint."""
+    precision = config.mixed_precision
+    streams = RandomStreams(config.rng.seed, mesh.coordinates, mesh.device)
+    model = build_model(
+        config.model,
+        mesh=mesh,
+        dtype=dtype_of(precision.params_dtype),
+        device=mesh.device,
+        seed=config.rng.seed,
+        streams=streams,
+        cross_entropy_in_fp16=precision.cross_entropy_in_fp16,
+    )
+    buffers = GradientBuffers(
+        model,
+        config.ddp,
+        mesh,
+        grad_dtype=dtype_of(precision.grad_dtype),
+        per_token=config.train.calculate_per_token_loss,
+    )
+    optimizer = build_optimizer(
+        config.optimizer,
+        precision,
+        scheduler=config.scheduler,
+        buffers=buffers,
+        mesh=mesh,
+        check_finite=config.train.check_for_nan_in_loss_and_grad,
+    )
+    parts = Parts(
+        config=config,
+        mesh=mesh,
+        streams=streams,
+        model=model,
+        buffers=buffers,
+        optimizer=optimizer,
+        state=TrainState(),
+    )
+    if start is not None:
+        _restore(parts, start)
+    return parts
+
+
+def model_shards(model: GPTModel, mesh: Mesh) -> dict[str, Shards]:
+    """Return this rank's rectangles of every parameter."""
+    return {
+        name: parameter_shards(parameter.data, parameter.sharding, mesh.tp)  # type: ignore[attr-defined]
+        for name, parameter in model.named_parameters()
+    }
+
+
+def _restore(parts: Parts, start: Start) -> None:
+    for notice in start.notices:
+        log.warning("%s", notice)
+    loaded = load_checkpoint(
+        start,
+        parts.config.checkpoint,
+        model=model_shards(parts.model, parts.mesh),
+        optimizer=parts.optimizer.state_shards(),
+        container=_plain(parts.config),
+        mesh=parts.mesh,
+    )
+    parts.state = loaded.state
+    if loaded.optimizer_common is not None:
+        parts.optimizer.load_common_state(loaded.optimizer_common)
+    elif not loaded.main_params:
+        parts.optimizer.reload_model_params()
+    if loaded.rng is not None:
+        restore_rng(dict(loaded.rng), parts.streams, parts.mesh.device)
+    for line in loaded.report:
+        log.warning("%s", line) if line.startswith("NOT") else log.info("%s", line)
+
+
+def _plain(config: ConfigContainer) -> Mapping[str, Any]:
+    return serialize.to_dict(config)

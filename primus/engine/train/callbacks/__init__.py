@@ -1,0 +1,9 @@
+"""Listeners of the loop.
+
+- `evaluation.py`: validation and test
+- `logging.py`: records for the sinks
+- `stop.py`: signal, duration, interval
+- `saving.py`: when checkpoints are written
+- `collection.py`: manual garbage collection
+- `profiling.py`: the profiler's window
+"""

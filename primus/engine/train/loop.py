@@ -1,0 +1,104 @@
+"""`Loop` repeats the step until the run is over; whoever listens is a callback.
+
+Order within an iteration: step, counters, then the callbacks in the order given (`assemble` lists them). A callback may read
+the state and the outcome; it changes the run only through `stop` and `save`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from primus.engine.checkpoint.state import TrainState
+from primus.engine.config.batch import BatchPlan
+from primus.engine.data.loader import Batch
+from primus.engine.trace import Trace
+from primus.engine.train.step import StepOutcome, TrainStep
+
+__all__ = ["Callback", "Loop"]
+
+
+class Callback:
+    """Listener of a run; every hook does nothing unless overridden."""
+
+    def on_start(self, loop: "Loop") -> None:
+        """Called once, before the first iteration."""
+
+    def before_step(self, loop: "Loop") -> None:
+        """Called before each iteration's data is drawn."""
+
+    def after_step(self, loop: "Loop", outcome: StepOutcome) -> None:
+        """Called after each iteration, when the counters already include it."""
+
+    def on_end(self, loop: "Loop") -> None:
+        """Called once after the last iteration, also when the run stops early but not when it fails."""
+
+    def close(self) -> None:
+        """Called once at the very end, also when the run fails."""
+
+
+class Loop:
+    """The training run of this rank."""
+
+    def __init__(
+        self,
+        *,
+        state: TrainState,
+        step: TrainStep,
+        batches: Iterator[Batch],
+        plan: BatchPlan,
+        train_iters: int,
+        skipped: frozenset[int],
+        flops_of_batch: Callable[[int], float],
+        save: Callable[[], None],
+        callbacks: Sequence[Callback],
+        trace: Trace,
+    ) -> None:
+        self.state, self.step, self.plan, self.trace = state, step, plan, trace
+        self.train_iters, self.flops_of_batch = train_iters, flops_of_batch
+        self.stop_reason: str | None = None
+        """Why the run ends before `train_iters`; None while it goes on."""
+        self.last_saved: int | None = None
+        """Iteration of the newest save of this process."""
+        self._batches, self._skipped, self._save, self._callbacks = batches, skipped, save, callbacks
+
+    @property
+    def is_complete(self) -> bool:
+        """True once `train_iters` iterations are done."""
+        return self.state.iteration >= self.train_iters
+
+    def run(self) -> None:
+        """Train to the end or until a callback stops the run."""
+        try:
+            for callback in self._callbacks:
+                callback.on_start(self)
+            while not self.is_complete and self.stop_reason is None:
+                self._iterate()
+            for callback in self._callbacks:
+                callback.on_end(self)
+        finally:
+            for callback in self._callbacks:
+                callback.close()
+
+    def stop(self, reason: str) -> None:
+        """End the run after the present iteration."""
+        self.stop_reason = reason
+
+    def save(self) -> None:
+        """Write a checkpoint, unless the present iteration has one."""
+        if self.last_saved != self.state.iteration:
+            self._save()
+            self.last_saved = self.state.iteration
+
+    def _iterate(self) -> None:
+        consumed = self.state.consumed_train_samples
+        size, microbatches = self.plan.running(consumed), self.plan.num_microbatches(consumed)
+        dropped = self.plan.scheduled(consumed) - size
+        if self.state.iteration in self._skipped:
+            for _ in range(microbatches):
+                next(self._batches)
+            self.state.advance(samples=size, skipped_samples=size + dropped, flops=0.0)
+            return
+        for callback in self._callbacks:
+            callback.before_step(self)
+        outcome = self.step(self._batches, num_microbatches=microbatches, batch_size=size, iteration=self.state.iteration + 1)
+        self.state.advance(samples=size, skipped_samples=dropped, flops=self.flops_of_batch(size))
+        for callback in self._callbacks:
+            callback.after_step(self, outcome)

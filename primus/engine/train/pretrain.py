@@ -1,0 +1,187 @@
+"""`pretrain`: a container file's pretraining on this rank, from tokenizer to final checkpoint.
+
+Everything that can be wrong with the input is looked at before the rank joins the others.
+"""
+
+import logging
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from primus.engine.checkpoint.start import Start, find_start
+from primus.engine.config import ConfigContainer, serialize
+from primus.engine.config.batch import BatchPlan
+from primus.engine.data.tokenizer import Tokenizer, build_tokenizer
+from primus.engine.model.size import parameter_count, training_flops
+from primus.engine.observe.console import Console
+from primus.engine.observe.metrics_file import MetricsFile
+from primus.engine.observe.profiler import Profiler
+from primus.engine.observe.sink import Sink
+from primus.engine.observe.tensorboard import TensorBoard
+from primus.engine.observe.timers import TimerReport
+from primus.engine.observe.trackers import MLflow, WandB
+from primus.engine.optim.watch import SpikeWatch
+from primus.engine.parallel.collectives import all_gather_object
+from primus.engine.parallel.mesh import Mesh, build_mesh
+from primus.engine.trace import Trace
+from primus.engine.train.assemble import Parts, assemble
+from primus.engine.train.callbacks.collection import GarbageCollection
+from primus.engine.train.callbacks.evaluation import Evaluation
+from primus.engine.train.callbacks.logging import Logging
+from primus.engine.train.callbacks.profiling import Profiling
+from primus.engine.train.callbacks.saving import Saving
+from primus.engine.train.callbacks.stop import Stopping
+from primus.engine.train.feeds import Feeds, build_feeds
+from primus.engine.train.loop import Callback, Loop
+from primus.engine.train.step import TrainStep
+from primus.errors import InputError
+
+__all__ = ["choose_device", "pretrain", "with_vocabulary"]
+
+log = logging.getLogger(__name__)
+
+
+def pretrain(config: ConfigContainer, *, process_start: float) -> None:
+    """Train; `process_start` is when the process began, in seconds since the epoch."""
+    tokenizer = build_tokenizer(config.tokenizer)
+    config = with_vocabulary(config, tokenizer)
+    start = find_start(config.checkpoint)
+    if config.rng.deterministic_mode:
+        torch.use_deterministic_algorithms(True)
+    mesh = build_mesh(config.model.parallel, config.dist, choose_device())
+    try:
+        _agree(config, mesh)
+        _run(config, tokenizer, start, mesh, process_start)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def choose_device() -> torch.device:
+    """Return this rank's accelerator, or the CPU where there is none."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def with_vocabulary(config: ConfigContainer, tokenizer: Tokenizer) -> ConfigContainer:
+    """Return the configuration with the model's vocabulary filled in; InputError if the tokenizer has more ids."""
+    size = config.model.vocab_size
+    if size is not None and size < tokenizer.vocab_size:
+        raise InputError(f"the tokenizer has {tokenizer.vocab_size:,d} ids, the model's vocab_size is {size:,d}")
+    return replace(config, model=replace(config.model, vocab_size=size or tokenizer.vocab_size))
+
+
+def _agree(config: ConfigContainer, mesh: Mesh) -> None:
+    """Stop at once if ranks were started with different configurations, instead of hanging in a collective."""
+    texts = all_gather_object(serialize.dump(config), mesh.world)
+    others = [rank for rank, text in enumerate(texts) if text != texts[0]]
+    if others:
+        raise InputError(f"ranks {others} were started with another configuration than rank 0; start all from one file")
+
+
+def _run(config: ConfigContainer, tokenizer: Tokenizer, start: Start | None, mesh: Mesh, process_start: float) -> None:
+    count = parameter_count(config.model).total
+    log.info("model: %s parameters on %d rank(s), device %s", f"{count:,d}", mesh.world.size, mesh.device)
+    if mesh.device.type == "cpu" and config.dist.backend != "gloo" and mesh.world.size > 1:
+        log.info("distributed_backend %s: this run is on the CPU and uses gloo", config.dist.backend)
+    parts = assemble(config, mesh, start)
+    plan = BatchPlan.of(config.train, mesh.layout.data)
+    feeds = build_feeds(config, tokenizer, mesh, plan, parts.state)
+    loop = _loop(parts, feeds, plan, process_start)
+    loop.run()
+    if loop.is_complete:
+        log.info("done: iteration %d, %s samples", parts.state.iteration, f"{parts.state.consumed_train_samples:,d}")
+
+
+def _loop(parts: Parts, feeds: Feeds, plan: BatchPlan, process_start: float) -> Loop:
+    config, mesh = parts.config, parts.mesh
+    train = config.train
+    trace = Trace(config.logger.timing_log_level)
+    sinks = _sinks(parts) if mesh.rank == 0 else []
+    timers = TimerReport(mesh.world, config.logger.timing_log_option)
+    logging_ = Logging(config.logger, mesh, seq_length=config.model.seq_length, sinks=sinks, timers=timers)
+    evaluation = Evaluation(
+        train,
+        model=parts.model,
+        group=mesh.dp_cp,
+        logging=logging_,
+        validation=feeds.validation,
+        test=feeds.test,
+    )
+    callbacks: list[Callback] = []
+    if Profiler.is_wanted(config.profiling, mesh.rank):
+        callbacks.append(Profiling(_profiler(parts)))
+    if train.manual_gc:
+        callbacks.append(GarbageCollection(train))
+    callbacks += [evaluation, logging_, Stopping(train, mesh, process_start=process_start), Saving(config.checkpoint)]
+
+    def save() -> None:
+        with logging_.paused(), trace.span("save-checkpoint"):
+            log.info("saved checkpoint %s", parts.save())
+
+    return Loop(
+        state=parts.state,
+        step=TrainStep(
+            model=parts.model,
+            buffers=parts.buffers,
+            optimizer=parts.optimizer,
+            mesh=mesh,
+            trace=trace,
+            per_token=train.calculate_per_token_loss,
+            check_finite=train.check_for_nan_in_loss_and_grad,
+            spikes=SpikeWatch() if train.check_for_spiky_loss else None,
+        ),
+        batches=feeds.train,
+        plan=plan,
+        train_iters=0 if train.skip_train else train.train_iters,
+        skipped=frozenset(train.iterations_to_skip),
+        flops_of_batch=lambda batch: float(training_flops(config.model, batch)),
+        save=save,
+        callbacks=callbacks,
+        trace=trace,
+    )
+
+
+def _sinks(parts: Parts) -> list[Sink]:
+    """Open everything that listens; rank 0 only."""
+    config, folder = parts.config, Path(parts.config.run.folder)
+    logger, begin = config.logger, parts.state.iteration
+    text, settings = serialize.dump(config), serialize.to_dict(config)
+    sinks: list[Sink] = [
+        MetricsFile(folder / "metrics.jsonl", start_iteration=begin),
+        Console(total_iterations=config.train.train_iters, start_iteration=begin, with_throughput=logger.log_throughput),
+    ]
+    if logger.tensorboard_dir is not None:
+        sinks.append(TensorBoard(logger, Path(logger.tensorboard_dir), config_text=text))
+    if logger.wandb_project is not None:
+        sinks.append(WandB(logger, folder=Path(logger.wandb_save_dir or folder / "wandb"), settings=settings))
+    if logger.mlflow_run_name is not None:
+        sinks.append(MLflow(logger, folder=folder / "mlruns", settings=settings))
+    sinks.append(_Report(folder))
+    return sinks
+
+
+def _profiler(parts: Parts) -> Profiler:
+    logger, run = parts.config.logger, parts.config.run
+    folder = Path(logger.tensorboard_dir or Path(run.folder) / "profile")
+    return Profiler(parts.config.profiling, folder=folder, exp_name=run.exp_name, rank=parts.mesh.rank)
+
+
+class _Report(Sink):
+    """Draws the run's report at its end, in a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def close(self) -> None:
+        done = subprocess.run([sys.executable, "-m", "primus.engine.observe.report", str(self._folder)], check=False)
+        if done.returncode == 0:
+            log.info("report: %s", self._folder / "report" / "index.html")

@@ -1,0 +1,133 @@
+"""`TrainStep` is one batch: forwards and backwards by the schedule's table, gradient reduction, update.
+
+Normalisation, for the microbatches' loss sums L_i over n_i unmasked tokens, M microbatches and D data-parallel ranks:
+by default the gradient is that of mean over (ranks, microbatches) of L_i/n_i; with `calculate_per_token_loss` it is that of
+sum L_i / sum n_i over everything. The reported loss is sum L_i / sum n_i in both cases.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from primus.engine.data.loader import Batch
+from primus.engine.optim.optimizer import Optimizer
+from primus.engine.optim.watch import SpikeWatch
+from primus.engine.parallel.collectives import all_reduce_
+from primus.engine.parallel.data import GradientBuffers
+from primus.engine.parallel.mesh import Mesh
+from primus.engine.pipeline.runtime import execute
+from primus.engine.pipeline.schedules import one_stage
+from primus.engine.trace import Trace
+from primus.errors import RunError
+
+__all__ = ["StepOutcome", "TrainStep"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepOutcome:
+    """What one iteration did."""
+
+    succeeded: bool
+    """False: gradients overflowed and the update was skipped."""
+    loss: float
+    """Token mean over the global batch."""
+    grad_norm: float | None
+    num_zeros: int | None
+    params_norm: float | None
+    learning_rate: float
+    """Rate that this iteration used."""
+    loss_scale: float
+    batch_size: int
+    num_microbatches: int
+
+
+@dataclass(kw_only=True, slots=True)
+class TrainStep:
+    """Model, gradients and optimizer of this rank, and the rule that turns a batch into an update."""
+
+    model: nn.Module
+    buffers: GradientBuffers
+    optimizer: Optimizer
+    mesh: Mesh
+    trace: Trace
+    per_token: bool
+    check_finite: bool
+    spikes: SpikeWatch | None
+
+    def __call__(self, batches: Iterator[Batch], *, num_microbatches: int, batch_size: int, iteration: int) -> StepOutcome:
+        """Train on the next `num_microbatches` batches; RunError names iteration and rank at a NaN or infinite value."""
+        losses: list[Tensor] = []
+
+        def forward(_: int) -> Tensor:
+            with self.trace.span("batch-generator", 2):
+                batch = next(batches)
+            with self.trace.span("forward-compute", 2):
+                total, count = loss_and_count(self.model, batch)
+            losses.append(torch.stack((total.detach(), count)))
+            objective = total if self.per_token else total / count.clamp(min=1) / num_microbatches
+            return self.optimizer.scale_loss(objective)
+
+        def backward(loss: Tensor, is_last: bool) -> None:
+            with self.trace.span("backward-compute", 2):
+                if is_last:
+                    loss.backward()
+                else:
+                    with self.buffers.no_sync():
+                        loss.backward()
+
+        self.buffers.zero_grad()
+        self.model.train()
+        with self.trace.span("forward-backward", 1):
+            execute(one_stage(num_microbatches), forward=forward, backward=backward)
+        table = torch.stack(losses)
+        self._watch(table, iteration)
+        with self.trace.span("all-grads-sync", 1):
+            self.buffers.finish_grad_sync()
+        total, count = self._over_ranks(table)
+        learning_rate, loss_scale = self.optimizer.learning_rate, self.optimizer.loss_scale
+        with self.trace.span("optimizer", 1):
+            update = self.optimizer.step(
+                grad_divisor=max(count, 1.0) if self.per_token else 1.0,
+                where=f": rank {self.mesh.rank}, iteration {iteration}",
+            )
+        if update.succeeded:
+            self.optimizer.advance_schedule(batch_size)
+        return StepOutcome(
+            succeeded=update.succeeded,
+            loss=total / max(count, 1.0),
+            grad_norm=update.grad_norm,
+            num_zeros=update.num_zeros,
+            params_norm=update.params_norm,
+            learning_rate=learning_rate,
+            loss_scale=loss_scale,
+            batch_size=batch_size,
+            num_microbatches=num_microbatches,
+        )
+
+    def _watch(self, table: Tensor, iteration: int) -> None:
+        """Check the local loss sums before anything is reduced or updated."""
+        if not (self.check_finite or self.spikes):
+            return
+        for microbatch, value in enumerate(table[:, 0].tolist()):
+            if self.check_finite and not abs(value) < float("inf"):
+                kind = "NaN" if value != value else "Inf"
+                raise RunError(
+                    f"found {kind} in local forward loss calculation: rank {self.mesh.rank}, iteration {iteration}, "
+                    f"microbatch {microbatch}; no update was made"
+                )
+            if self.spikes:
+                self.spikes.check("loss", value)
+
+    def _over_ranks(self, table: Tensor) -> tuple[float, float]:
+        sums = table.sum(dim=0)
+        all_reduce_(sums, self.mesh.dp_cp)
+        total, count = sums.tolist()
+        return total, count
+
+
+def loss_and_count(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the sum of the loss over unmasked tokens and their number, of one microbatch."""
+    total: Tensor = model(batch.tokens, batch.position_ids, batch.attention_mask, batch.labels, batch.loss_mask)
+    return total, batch.loss_mask.sum(dtype=total.dtype)

@@ -1,0 +1,68 @@
+"""`python -m primus.engine.worker CONFIG` turns a container file into the task it describes; one process a rank.
+
+RANK, WORLD_SIZE, LOCAL_RANK and MASTER_* come from the launcher's environment; without them the process is alone. Leaves with
+0 when done, 2 when the input is wrong, 3 when the run failed.
+"""
+
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+
+from primus import log as logs
+from primus.engine.cause import leave_cause
+from primus.engine.config import ConfigContainer, serialize
+from primus.engine.lifeline import end_with_launcher
+from primus.errors import EXIT_DONE, EXIT_RUN, PrimusError
+
+__all__ = ["main"]
+
+log = logging.getLogger(__name__)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the container file named by the only argument and return the exit code."""
+    started = time.time()
+    rank = int(os.environ.get("RANK", "0"))
+    config: ConfigContainer | None = None
+    end_with_launcher()
+    try:
+        config = serialize.load(Path(arguments[0]))
+        _configure_logging(config, rank)
+        from primus.engine.train.pretrain import pretrain
+
+        pretrain(config, process_start=started)
+    except PrimusError as error:
+        return _end(rank, config, str(error), error.exit_code, with_traceback=False)
+    except Exception as error:  # noqa: BLE001 - the last place where it can become an exit code and a cause
+        return _end(rank, config, f"the run failed: {type(error).__name__}: {error}", EXIT_RUN, with_traceback=True)
+    return EXIT_DONE
+
+
+def _end(rank: int, config: ConfigContainer | None, message: str, code: int, *, with_traceback: bool) -> int:
+    """Say why this rank ends and return its exit code.
+
+    A failed rank takes its peers along. If a launcher collects causes, it shows the first, and this rank tells its log file.
+    """
+    is_told = leave_cause(message, exit_code=code, log=_log_file(config, rank) if config else None)
+    log.log(logging.DEBUG if is_told else logging.ERROR, "%s", message, exc_info=with_traceback)
+    return code
+
+
+def _log_file(config: ConfigContainer, rank: int) -> Path:
+    return Path(config.run.folder) / "logs" / f"rank-{rank}.log"
+
+
+def _configure_logging(config: ConfigContainer, rank: int) -> None:
+    """Every rank has its file; only rank 0 tells its progress on the console, the others their errors."""
+    console = config.logger.stderr_sink_level if rank == 0 else "ERROR"
+    prefix = "" if rank == 0 else f"[rank {rank}] "
+    file = _log_file(config, rank)
+    logs.configure(console_level=console, file_level=config.logger.file_sink_level, file=file, prefix=prefix)
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stderr.flush()
+    sys.exit(code)
