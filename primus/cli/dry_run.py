@@ -1,7 +1,6 @@
 """What `--dry-run` prints: who holds what, how much memory it takes, how long the run is and what it leaves behind."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from rich import box
 from rich.console import Console
@@ -19,25 +18,15 @@ _LEAST_WIDTH = 110
 
 
 def show_plan(config: ConfigContainer, world_size: int, console: Console | None = None) -> None:
-    """Print the plan of a run."""
+    """Print the plan of a run whose vocabulary size is known."""
     console = console or Console(highlight=False)
     console.width = max(console.width, _LEAST_WIDTH)
-    plan = plan_of(_with_vocabulary(config), world_size)
+    plan = plan_of(config, world_size)
     console.print(f"[bold]{config.run.exp_name}[/] would run in {config.run.folder}")
     console.print(_summary(config, plan))
     console.print(_stages(plan.stages))
     if 1 < world_size <= _LISTED_RANKS:
         console.print(_ranks(plan))
-
-
-def _with_vocabulary(config: ConfigContainer) -> ConfigContainer:
-    """Fill in the vocabulary size, which the worker takes from the tokenizer in the same way."""
-    if config.model.vocab_size is not None:
-        return config
-    from primus.engine.data.tokenizer import build_tokenizer
-
-    size = build_tokenizer(config.tokenizer).vocab_size
-    return replace(config, model=replace(config.model, vocab_size=size))
 
 
 def _summary(config: ConfigContainer, plan: Plan) -> Table:

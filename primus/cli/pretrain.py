@@ -1,6 +1,7 @@
 """From an experiment file to a started run: resolve, check, say what is surprising, hand over."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -10,7 +11,8 @@ from primus.cli.dry_run import show_plan
 from primus.cli.report import tell
 from primus.core.experiment import load_experiment, nearest
 from primus.core.launch import LaunchOptions, Place, become, find_place, start
-from primus.engine.config import serialize
+from primus.engine.config import ConfigContainer, serialize
+from primus.engine.data.preflight import check_data
 from primus.errors import InputError
 
 __all__ = ["run_pretrain"]
@@ -31,15 +33,23 @@ def run_pretrain(file: Path, words: list[str], options: LaunchOptions, *, dry_ru
 def _run(file: Path, words: list[str], place: Place, *, dry_run: bool) -> None:
     _check_option_names(words)
     experiment = load_experiment(file, words, os.environ)
-    module = only_module(experiment, "pre_trainer")
-    built = build(experiment, module, place.world_size)
+    built = build(experiment, only_module(experiment, "pre_trainer"), place.world_size)
+    config = _with_checked_data(built.config) if place.speaks else built.config
     if place.rank == 0:
         tell(built.notices)
     if dry_run:
-        show_plan(built.config, place.world_size)
+        show_plan(config, place.world_size)
         return
     container = serialize.dump(built.config, built.sources)
-    start(container, Path(built.config.run.folder), place, os.environ, become)
+    start(container, Path(config.run.folder), place, os.environ, become)
+
+
+def _with_checked_data(config: ConfigContainer) -> ConfigContainer:
+    """Look at data files and tokenizer before anything starts; return the container with its vocabulary size."""
+    problems, vocab_size = check_data(config)
+    if problems:
+        raise InputError(problems)
+    return replace(config, model=replace(config.model, vocab_size=config.model.vocab_size or vocab_size))
 
 
 def _check_option_names(words: list[str]) -> None:

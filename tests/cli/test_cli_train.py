@@ -131,3 +131,19 @@ def test_dry_run_prints_the_plan_and_writes_nothing(primus, became, folder):
     assert "8 samples = 1 x data 2 x 4 microbatches" in outcome.out
     assert "6 iterations, 48 samples" in outcome.out
     assert sorted(path.name for path in folder.iterdir()) == ["tiny.yaml"]
+
+
+def test_data_and_tokenizer_are_looked_at_before_a_start(primus, became, folder):
+    (folder / "half.bin").write_bytes(b"")
+    words = (
+        "mock_data=false",
+        "data_path=half",
+        "tokenizer_type=HuggingFaceTokenizer",
+        "tokenizer_model=./nowhere",
+        "split='1,0,0'",
+    )
+    outcome = primus("train", "pretrain", "--config", "tiny.yaml", *words)
+    assert (outcome.code, became) == (2, [])
+    assert "nowhere" in outcome.err
+    assert "half.idx" in outcome.err
+    assert not (folder / "out").exists()
