@@ -33,11 +33,22 @@ def test_one_number_written_in_two_ways_shows_alike(primus):
     assert texts[0] == texts[1] == texts[2]
 
 
-def test_show_as_text_says_what_a_value_replaced(primus):
-    outcome = primus("config", "show", "tiny.yaml", "seq_length=64")
-    (line,) = [line for line in outcome.out.splitlines() if line.startswith("seq_length ")]
-    assert " 64  # cli, instead of " in line
-    assert "llama_tiny.yaml" in line or "pre_trainer.yaml" in line
+def test_show_as_text_says_what_a_value_beat_in_other_layers(primus):
+    """Cases A7: one key in the model preset, the module preset and on the command line."""
+    Path("own.yaml").write_text("extends: primus/configs/models/megatron/language_model.yaml\nseq_length: 77\n")
+    Path("a7.yaml").write_text("framework: megatron\nmodules: {pre_trainer: {model: own.yaml, overrides: {seed: 2}}}\n")
+
+    def line(name, *words):
+        lines = primus("config", "show", "a7.yaml", *words).out.splitlines()
+        return next(line for line in lines if line.startswith(f"{name} "))
+
+    preset = line("seq_length")
+    assert " 1024  # primus/configs/modules/megatron/pre_trainer.yaml:" in preset
+    assert ", instead of 77 (own.yaml:2)" in preset
+    won = line("seq_length", "seq_length=64")
+    assert " 64  # cli, instead of 1024 (primus/configs/modules/megatron/pre_trainer.yaml:" in won
+    assert "instead of 77 (own.yaml:2)" in won
+    assert " 2  # a7.yaml:2, instead of 1234 (primus/configs/modules/megatron/trainer_base.yaml:" in line("seed")
 
 
 def test_show_still_shows_what_is_wrong_and_leaves_with_2(primus):

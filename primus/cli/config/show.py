@@ -1,6 +1,7 @@
 """`primus config show`: every parameter of an experiment with the place where it was set, as text or JSON."""
 
 import json
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -60,8 +61,24 @@ def _as_text(resolved: Resolved) -> str:
 
 
 def _line(name: str, value: Value, width: int) -> str:
-    """Return a value with its source and, for values of the user, what they replace."""
-    text = f"{name:{width}} {show_value(value.value)}  # {value.source}"
-    if value.over is not None and not is_preset_source(value.source):
-        text += f", instead of {show_value(value.over.value)} ({value.over.source})"
-    return text
+    """Return a value with its source and with what lost against it in other layers."""
+    below = "".join(f", instead of {show_value(each.value)} ({each.source})" for each in _beaten(value))
+    return f"{name:{width}} {show_value(value.value)}  # {value.source}{below}"
+
+
+def _beaten(value: Value) -> Iterator[Value]:
+    """Yield the value of each lower layer; what a preset merely inherits is its own layer, and equal presets agree."""
+    layers = {_layer(value)}
+    below = value.over
+    while below is not None:
+        is_agreement = is_preset_source(value.source) and below.value == value.value
+        if _layer(below) not in layers and not is_agreement:
+            layers.add(_layer(below))
+            yield below
+        below = below.over
+
+
+def _layer(value: Value) -> str:
+    """Return `primus/configs/modules`, `primus/configs/models`, or the file, variable or command line of the user."""
+    parts = value.source.split("/")
+    return "/".join(parts[:3]) if is_preset_source(value.source) else value.source.rpartition(":")[0] or value.source
