@@ -7,12 +7,12 @@
 - `flat.py`: the flat ranges that are updated, with their state
 - `norm.py`: global norm, clipping, count of zeros
 - `rule.py`: what an update rule is; `adam.py`, `sgd.py`: the rules
-- `watch.py`: the spike rule for losses and gradients
+- `watch.py`: the spike rule, and a look at each rank's own gradients
 """
 
 from primus.engine.optim.build import build_optimizer
 from primus.engine.optim.optimizer import Optimizer, Update
 from primus.engine.optim.schedule import OptParamScheduler
-from primus.engine.optim.watch import SpikeWatch
+from primus.engine.optim.watch import GradientWatch, SpikeWatch
 
-__all__ = ["OptParamScheduler", "Optimizer", "SpikeWatch", "Update", "build_optimizer"]
+__all__ = ["GradientWatch", "OptParamScheduler", "Optimizer", "SpikeWatch", "Update", "build_optimizer"]

@@ -7,7 +7,7 @@ numbers are the same.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,16 +88,16 @@ class Optimizer:
         """Move the schedules on by the samples of a successful step."""
         self.scheduler.step(samples)
 
-    def step(self, *, grad_divisor: float = 1.0, where: str = "") -> Update:
+    def step(self, *, grad_divisor: float = 1.0, origin: Callable[[], str] = str) -> Update:
         """Update the weights by the reduced gradients and gather them; gradients are used up.
 
-        `grad_divisor` divides all gradients (the number of tokens, say). A RunError for non-finite gradients ends in
-        `where`, and leaves the weights as they were.
+        `grad_divisor` divides all gradients (the number of tokens, say). Gradients that are not finite are a RunError on all
+        ranks that says what `origin` returns (all ranks call it, so it may communicate); the weights stay as they were.
         """
         divisor = self.loss_scale * grad_divisor
         norm = global_norm(self._counted_grads, self._norm_groups, self._mesh.device) / divisor
         if not math.isfinite(norm) and (self.scaler or self._check_finite):
-            return self._reject(norm, where)
+            return self._reject(norm, origin)
         num_zeros = None
         if self.config.log_num_zeros_in_grad:
             num_zeros = count_zeros(self._counted_grads, self._num_counted, self._norm_groups, self._mesh.device)
@@ -106,11 +106,11 @@ class Optimizer:
             self.scaler.update(found_inf=False)
         return Update(succeeded=True, grad_norm=norm, num_zeros=num_zeros, params_norm=self._params_norm())
 
-    def _reject(self, norm: float, where: str) -> Update:
+    def _reject(self, norm: float, origin: Callable[[], str]) -> Update:
         """Skip the step under loss scaling; without it there is no way to go on."""
         if not self.scaler:
             kind = "NaN" if math.isnan(norm) else "Inf"
-            raise RunError(f"found {kind} in the gradient norm{where}; the weights were not updated")
+            raise RunError(f"found {kind} in the gradient norm {origin()}; the weights were not updated")
         self.scaler.update(found_inf=True)
         return Update(succeeded=False, grad_norm=None, params_norm=self._params_norm())
 

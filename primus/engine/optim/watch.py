@@ -1,8 +1,9 @@
-"""Watchdogs over losses and gradients: the spike rule of Megatron-Core.
+"""Watchdogs over losses and gradients.
 
-`SpikeWatch` learns the largest magnitude of the first 100 observations of a context and from then on reports what is ten
-times as large. The threshold is frozen after that: a run that starts to diverge must not raise its own bar. NaN and Inf are
-not its business.
+`SpikeWatch` is the spike rule of Megatron-Core: it learns the largest magnitude of the first 100 observations of a context and
+from then on reports what is ten times as large. The threshold is frozen after that: a run that starts to diverge must not
+raise its own bar. NaN and Inf are not its business. `GradientWatch` looks at each rank's own gradients before they are
+mixed with the others', so that a bad one can be traced to its rank.
 """
 
 import logging
@@ -10,7 +11,14 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["SpikeWatch"]
+from torch import Tensor
+
+from primus.engine.optim.norm import global_norm
+from primus.engine.parallel.collectives import all_gather_object
+from primus.engine.parallel.data import GradientBuffers
+from primus.engine.parallel.mesh import Mesh
+
+__all__ = ["GradientWatch", "SpikeWatch"]
 
 log = logging.getLogger(__name__)
 
@@ -54,3 +62,38 @@ class SpikeWatch:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with saved counts and thresholds."""
         self._seen = {context: _Seen(**values) for context, values in state.items()}
+
+
+class GradientWatch:
+    """Local norms of gradient buckets right before their reduction."""
+
+    def __init__(self, buffers: GradientBuffers, mesh: Mesh, *, check_finite: bool, spikes: SpikeWatch | None = None) -> None:
+        """Watch `buffers`; with `spikes`, warn at large norms (context `grads`, all buckets under one threshold)."""
+        self._buffers, self._mesh, self._spikes = buffers, mesh, spikes
+        self._bad: set[int] = set()
+        # A rank that reduces with nobody keeps its own gradients: they can still be looked at when something is wrong.
+        self._is_looking = spikes is not None or (check_finite and mesh.dp_cp.size > 1)
+        if self._is_looking:
+            buffers.before_reduction = self._look
+
+    def origin(self) -> str:
+        """Return which ranks' own gradients are not finite in this step. All ranks call it together."""
+        if not self._is_looking:
+            for bucket, owned in enumerate(self._buffers.ranges()):
+                self._look(bucket, owned.grad)
+        found = all_gather_object(sorted(self._bad), self._mesh.world)
+        places = [
+            f"rank {rank} ({'bucket' if len(bad) == 1 else 'buckets'} {', '.join(map(str, bad))})"
+            for rank, bad in enumerate(found)
+            if bad
+        ]
+        return "on " + ", ".join(places) if places else "in the reduction over ranks; every rank's own gradients are finite"
+
+    def _look(self, bucket: int, grad: Tensor) -> None:
+        norm = global_norm([grad], (), self._mesh.device)
+        if not math.isfinite(norm):
+            self._bad.add(bucket)
+            return
+        self._bad.discard(bucket)
+        if self._spikes:
+            self._spikes.check("grads", norm, f"bucket {bucket}, rank {self._mesh.rank}")

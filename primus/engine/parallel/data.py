@@ -6,7 +6,7 @@ With the distributed optimizer each rank ends with its shard of every bucket red
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -88,6 +88,8 @@ class GradientBuffers:
         alone = Group((mesh.rank,), 0)
         self.shard_group = mesh.dp_cp if config.use_distributed_optimizer else alone
         """Ranks that share the optimizer state; a group of one without the distributed optimizer."""
+        self.before_reduction: Callable[[int, Tensor], None] | None = None
+        """Called with a bucket's number and this rank's own gradients right before they are reduced."""
         self._sync = True
         by_dtype: dict[torch.dtype, list[tuple[str, nn.Parameter]]] = {}
         for name, param in model.named_parameters():
@@ -215,6 +217,9 @@ class GradientBuffers:
     def _launch(self, bucket: _Bucket) -> None:
         """Start the reduction of a bucket; gloo cannot average, so the division is ours on every backend."""
         grad = bucket.buffer.grad[bucket.start : bucket.stop]
+        if self.before_reduction is not None:
+            number = next(i for i, known in enumerate(self._buckets) if known is bucket)
+            self.before_reduction(number, grad)
         if self._group.size == 1:
             bucket.reduction = None, None
             return

@@ -25,7 +25,7 @@ from primus.engine.observe.sink import Sink
 from primus.engine.observe.tensorboard import TensorBoard
 from primus.engine.observe.timers import TimerReport
 from primus.engine.observe.trackers import MLflow, WandB
-from primus.engine.optim.watch import SpikeWatch
+from primus.engine.optim.watch import GradientWatch, SpikeWatch
 from primus.engine.parallel.collectives import all_gather_object
 from primus.engine.parallel.mesh import Mesh, build_mesh
 from primus.engine.trace import Trace
@@ -138,6 +138,12 @@ def _loop(parts: Parts, feeds: Feeds, plan: BatchPlan, process_start: float) -> 
             per_token=train.calculate_per_token_loss,
             check_finite=train.check_for_nan_in_loss_and_grad,
             spikes=SpikeWatch() if train.check_for_spiky_loss else None,
+            gradients=GradientWatch(
+                parts.buffers,
+                mesh,
+                check_finite=train.check_for_nan_in_loss_and_grad,
+                spikes=SpikeWatch() if train.check_for_large_grads else None,
+            ),
         ),
         batches=feeds.train,
         plan=plan,

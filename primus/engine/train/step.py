@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from primus.engine.data.loader import Batch
 from primus.engine.optim.optimizer import Optimizer
-from primus.engine.optim.watch import SpikeWatch
+from primus.engine.optim.watch import GradientWatch, SpikeWatch
 from primus.engine.parallel.collectives import all_reduce_
 from primus.engine.parallel.data import GradientBuffers
 from primus.engine.parallel.mesh import Mesh
@@ -55,6 +55,7 @@ class TrainStep:
     per_token: bool
     check_finite: bool
     spikes: SpikeWatch | None
+    gradients: GradientWatch
 
     def __call__(self, batches: Iterator[Batch], *, num_microbatches: int, batch_size: int, iteration: int) -> StepOutcome:
         """Train on the next `num_microbatches` batches; RunError names iteration and rank at a NaN or infinite value."""
@@ -90,7 +91,7 @@ class TrainStep:
         with self.trace.span("optimizer", 1):
             update = self.optimizer.step(
                 grad_divisor=max(count, 1.0) if self.per_token else 1.0,
-                where=f": rank {self.mesh.rank}, iteration {iteration}",
+                origin=lambda: f"at iteration {iteration}, {self.gradients.origin()}",
             )
         if update.succeeded:
             self.optimizer.advance_schedule(batch_size)

@@ -196,8 +196,8 @@ def test_main_weights_are_taken_afresh_from_loaded_weights() -> None:
 def test_without_a_scaler_a_bad_gradient_stops_the_run_and_spares_the_weights(bad: float, kind: str) -> None:
     rig = Rig(ADAM, check_finite=True)
     before = rig.weights()
-    with pytest.raises(RunError, match=f"found {kind} in the gradient norm: rank 0, iteration 4"):
-        rig.step(bad, where=": rank 0, iteration 4")
+    with pytest.raises(RunError, match=f"found {kind} in the gradient norm at iteration 4; the weights were not updated"):
+        rig.step(bad, origin=lambda: "at iteration 4")
     for name, weight in rig.weights().items():
         assert torch.equal(weight, before[name])
 
