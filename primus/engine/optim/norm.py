@@ -1,8 +1,8 @@
 """The global gradient norm, clipping by it, and the count of zeros, on flat tensors.
 
 Every logical element counts once, whatever the layout: the flats given here are this rank's share of the elements, and sums
-run over the groups that divide the model or its state. A float32 sum of many squares drifts (0.4 % over 58 M elements), so squares are summed
-by rows of 4096 and the row norms in float64: 2e-9, at memory speed.
+run over the groups that divide the model or its state. A float32 sum of many squares drifts (0.4 % over 58 M elements), so
+squares are summed by rows of 4096 and the row norms in float64: 2e-9, at memory speed.
 """
 
 import math
