@@ -81,9 +81,8 @@ class _GatedSigmoid(torch.autograd.Function):
         gate, linear = x.chunk(2, dim=-1)
         d_gate, d_linear = dx.chunk(2, dim=-1)
         s = torch.sigmoid(gate if ctx.slope == 1.0 else gate * ctx.slope)
-        a = gate * s
-        torch.mul(dy, a, out=d_linear)
-        s.addcmul_(a, 1.0 - s, value=ctx.slope)
-        torch.mul(dy, linear, out=d_gate)
-        d_gate.mul_(s)
+        torch.mul(gate, s, out=d_linear)
+        torch.addcmul(s, d_linear, s, value=-ctx.slope, out=d_gate)
+        d_gate.add_(d_linear, alpha=ctx.slope).mul_(linear).mul_(dy)
+        d_linear.mul_(dy)
         return dx, None
