@@ -1,11 +1,15 @@
 """Saving and loading runs. This door imports nothing: `folder` and `start` serve checks before anything starts, without
 torch.
 
-- `folder.py`: which checkpoints are whole, publishing, retention
+- `folder.py`: which checkpoints are complete, how one is published, which are kept
 - `start.py`: what a run starts from
 - `state.py`: the counters of a run
 - `rng.py`: random states
-- `checksum.py`: damage is found before it is loaded
-- `dist_format.py`, `torch_format.py`: the two formats
+- `agree.py`: a step that fails on one rank fails on all
+- `files.py`: durable files and the checksums that find damage
+- `dist_plan.py`, `dist_format.py`: `ckpt_format: torch_dist`, which loads into any layout
+- `torch_format.py`: `ckpt_format: torch`, one file a model-parallel rank
+- `compare.py`: what the checkpoint holds against what the run asks for
 - `save.py`, `load.py`: all of it together
+- `progress.py`: `progress.txt`
 """

@@ -1,125 +1,247 @@
-"""`ckpt_format: torch_dist`: `torch.distributed.checkpoint` files, planned from rectangles of global tensors.
+"""`ckpt_format: torch_dist`: the files of `torch.distributed.checkpoint`, written from rectangles of global tensors.
 
-A rank says which rectangles it holds (`Shards`); equal rectangles of several ranks are written by one of them. Loading
-intersects the rectangles a rank wants with those on disk, so any layout reads any other. Tensors are filled in place.
+`.metadata` names every rectangle and where it lies in `__RANK_K.distcp`; `torch.distributed.checkpoint` itself reads the
+folder, and this module reads what it wrote. Planning is our own (`dist_plan`): torch's writer copies each view of a flat
+buffer before writing it and its reader reads a stored rectangle once for every part that is wanted of it. Any layout
+loads what any other saved, and tensors are filled in place.
 """
 
-import dataclasses
-from collections.abc import Mapping
+import io
+import math
+import pickle
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
     ChunkStorageMetadata,
+    Metadata,
     MetadataIndex,
     TensorProperties,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import (
-    LoadPlan,
-    ReadItem,
-    SavePlan,
-    TensorWriteData,
-    WriteItem,
-    WriteItemType,
-)
-from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
+from torch.utils.serialization import config as serialization
 
-from primus.engine.checkpoint.checksum import ChecksumFileSystem
+from primus.engine.checkpoint.agree import everywhere, scatter
+from primus.engine.checkpoint.dist_plan import Box, Held, assign, holdings, overlaps, view
+from primus.engine.checkpoint.files import Checksums, ItemFile, Record, damaged, unpack
 from primus.engine.parallel.mesh import Mesh
-from primus.engine.parallel.sharding import Chunk, Shards
+from primus.engine.parallel.sharding import Shards
+from primus.errors import InputError
 
-__all__ = ["load_tensors", "save_tensors", "stored_shapes"]
+__all__ = ["Stored", "load_blob", "load_tensors", "read_metadata", "save_tensors", "stored_tensors"]
+
+METADATA = ".metadata"
+NUM_FILES = 2
+"""Files of a rank, written by as many threads."""
 
 
-def save_tensors(folder: Path, tensors: Mapping[str, Shards], *, mesh: Mesh, parallel: bool) -> dict[str, str]:
-    """Write all ranks' rectangles; return the checksum of each file this rank wrote.
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor on disk."""
 
-    `parallel` spreads replicated rectangles over their ranks, else the lowest one writes them. Every file is synced to disk.
+    global_shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """Where an item went."""
+
+    name: str
+    box: Box | None
+    """None for bytes."""
+    place: _StorageInfo
+
+
+def save_tensors(
+    folder: Path, tensors: Mapping[str, Shards], blobs: Mapping[str, bytes], *, mesh: Mesh, spread: bool
+) -> list[Record]:
+    """Write all ranks' rectangles and this rank's named bytes; return the records of all files on the first rank.
+
+    `spread` shares replicated rectangles among their ranks, else the lowest one writes them. Every file is synced to disk.
     """
-    writer = FileSystemWriter(folder, overwrite=True)
-    files = ChecksumFileSystem()
-    writer.fs = files
-    planner = _SavePlanner(dedup_save_to_lowest_rank=not parallel)
-    save(dict(tensors), storage_writer=writer, planner=planner, no_dist=mesh.world.size == 1)
-    return files.checksums
+    held = everywhere(mesh.world, lambda: holdings(tensors))
+    duty = scatter(assign(held, spread=spread) if held else [], mesh.world)
+    results = everywhere(mesh.world, lambda: _write_rank(folder, mesh.rank, duty, tensors, blobs))
+    records = [record for files, _ in results for record in files]
+    if mesh.rank == 0:
+        written = [item for _, items in results for item in items]
+        records.append(_write_metadata(folder / METADATA, _metadata(held, written)))
+    return records
 
 
-def stored_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Return the global shape of every tensor in a checkpoint."""
-    entries = FileSystemReader(folder).read_metadata().state_dict_metadata
-    return {name: tuple(entry.size) for name, entry in entries.items() if not isinstance(entry, BytesStorageMetadata)}
+def read_metadata(folder: Path, checksums: Checksums) -> Metadata:
+    """Read the index of a checkpoint."""
+    data = checksums.read_file(METADATA)
+    try:
+        metadata = pickle.loads(data)
+    except Exception as error:
+        raise damaged(folder / METADATA, f"it cannot be read ({type(error).__name__}: {error})") from error
+    assert isinstance(metadata, Metadata)
+    return metadata
 
 
-def load_tensors(folder: Path, tensors: Mapping[str, Shards], *, mesh: Mesh) -> None:
-    """Fill the rectangles in place; every name must be in the checkpoint with its global shape."""
-    load(dict(tensors), storage_reader=FileSystemReader(folder), planner=_LoadPlanner(), no_dist=mesh.world.size == 1)
+def stored_tensors(metadata: Metadata) -> dict[str, Stored]:
+    """Return every tensor in a checkpoint."""
+    entries = metadata.state_dict_metadata.items()
+    return {n: Stored(tuple(e.size), e.properties.dtype) for n, e in entries if isinstance(e, TensorStorageMetadata)}
 
 
-class _SavePlanner(DefaultSavePlanner):
-    """Plans `Shards` instead of tensors."""
-
-    def create_local_plan(self) -> SavePlan:
-        items = [_write_item(name, s, chunk) for name, s in self.state_dict.items() for chunk in s.chunks]
-        self._chunks = {
-            MetadataIndex(name, torch.Size(chunk.offsets)): chunk.data
-            for name, s in self.state_dict.items()
-            for chunk in s.chunks
-        }
-        self.plan = SavePlan(items)
-        return self.plan
-
-    def resolve_data(self, write_item: WriteItem) -> Tensor:
-        index = dataclasses.replace(write_item.index, index=None)
-        return self._chunks[index].detach().cpu()
+def load_tensors(folder: Path, tensors: Mapping[str, Shards], metadata: Metadata, checksums: Checksums) -> None:
+    """Fill this rank's rectangles in place; every name must be in the checkpoint with its global shape."""
+    by_file: dict[str, dict[int, _Source]] = {}
+    for name, shards in tensors.items():
+        _plan_reads(name, shards, metadata, by_file)
+    with torch.no_grad():
+        for file, sources in by_file.items():
+            with (folder / file).open("rb") as stream:
+                for offset in sorted(sources):
+                    sources[offset].read(stream, folder / file, checksums)
 
 
-class _LoadPlanner(DefaultLoadPlanner):
-    """Reads into the rectangles of `Shards`."""
-
-    def set_up_planner(self, state_dict: dict[str, Any], metadata: Any = None, is_coordinator: bool = False) -> None:
-        self._wanted: dict[str, Shards] = state_dict
-        super().set_up_planner({}, metadata, is_coordinator)
-
-    def create_local_plan(self) -> LoadPlan:
-        assert self.metadata is not None
-        items: list[ReadItem] = []
-        for name, shards in self._wanted.items():
-            stored = self.metadata.state_dict_metadata[name]
-            assert isinstance(stored, TensorStorageMetadata)
-            items += create_read_items_for_chunk_list(name, stored, [_geometry(chunk) for chunk in shards.chunks])
-        return LoadPlan(items)
-
-    def resolve_tensor(self, read_item: ReadItem) -> Tensor:
-        number = read_item.dest_index.index
-        assert number is not None
-        target = self._wanted[read_item.dest_index.fqn].chunks[number].data.detach()
-        for dim, (start, length) in enumerate(zip(read_item.dest_offsets, read_item.lengths, strict=True)):
-            target = target.narrow(dim, start, length)
-        return target
-
-    def commit_tensor(self, read_item: ReadItem, tensor: Tensor) -> None:
-        """The tensor is the target itself."""
+def load_blob(folder: Path, name: str, metadata: Metadata, checksums: Checksums) -> bytes | None:
+    """Return named bytes; None if the checkpoint has none of that name."""
+    place: _StorageInfo | None = metadata.storage_data.get(MetadataIndex(name))
+    if place is None:
+        return None
+    with (folder / place.relative_path).open("rb") as stream:
+        stream.seek(place.offset)
+        data = stream.read(place.length)
+    checksums.check(place.relative_path, place.offset, data, name)
+    return data
 
 
-def _geometry(chunk: Chunk) -> ChunkStorageMetadata:
-    return ChunkStorageMetadata(torch.Size(chunk.offsets), torch.Size(chunk.data.shape))
+def _write_rank(
+    folder: Path, rank: int, duty: Sequence[tuple[str, int]], tensors: Mapping[str, Shards], blobs: Mapping[str, bytes]
+) -> tuple[list[Record], list[_Written]]:
+    items: list[tuple[str, Box | None, Tensor | bytes]] = [(name, None, data) for name, data in blobs.items()]
+    for name, number in duty:
+        chunk = tensors[name].chunks[number]
+        items.append((name, Box(tuple(chunk.offsets), tuple(chunk.data.shape)), chunk.data))
+    shares = _shares(items)
+    paths = [folder / f"__{rank}_{number}.distcp" for number in range(len(shares))]
+    with ThreadPoolExecutor(len(shares)) as pool:
+        results = list(pool.map(_write_file, paths, shares))
+    return [record for record, _ in results], [item for _, written in results for item in written]
 
 
-def _write_item(name: str, shards: Shards, chunk: Chunk) -> WriteItem:
-    return WriteItem(
-        index=MetadataIndex(name, torch.Size(chunk.offsets)),
-        type=WriteItemType.SHARD,
-        tensor_data=TensorWriteData(
-            chunk=_geometry(chunk),
-            properties=TensorProperties(dtype=shards.dtype),
-            size=torch.Size(shards.global_shape),
-        ),
-    )
+def _shares(items: Sequence[tuple[str, Box | None, Tensor | bytes]]) -> list[list[tuple[str, Box | None, Tensor | bytes]]]:
+    """Deal items to files of about equal size, largest first; no file is empty unless all are."""
+    count = max(1, min(NUM_FILES, len(items)))
+    shares: list[list[tuple[str, Box | None, Tensor | bytes]]] = [[] for _ in range(count)]
+    loads = [0] * count
+    for item in sorted(items, key=lambda item: -_num_bytes(item[2])):
+        number = loads.index(min(loads))
+        shares[number].append(item)
+        loads[number] += _num_bytes(item[2]) + 1
+    return shares
+
+
+def _num_bytes(data: Tensor | bytes) -> int:
+    return data.nbytes if isinstance(data, Tensor) else len(data)
+
+
+def _write_file(path: Path, items: Sequence[tuple[str, Box | None, Tensor | bytes]]) -> tuple[Record, list[_Written]]:
+    file, written = ItemFile(path), list[_Written]()
+    try:
+        for name, box, data in items:
+            start = file.position
+            # The zip checksum inside each item would be a second one, at a tenth of the speed; torch.load does not read it.
+            with file.item(), serialization.patch({"save.compute_crc32": False}):  # type: ignore[attr-defined]
+                if isinstance(data, Tensor):
+                    torch.save(_alone(data), file)  # type: ignore[arg-type]
+                else:
+                    file.write(data)
+            written.append(_Written(name, box, _StorageInfo(path.name, start, file.position - start)))
+        return file.close(), written
+    except OSError:
+        file.abandon()
+        raise
+
+
+def _alone(data: Tensor) -> Tensor:
+    """Return the values as a contiguous CPU tensor with a storage of just its size, for torch.save writes whole storages.
+
+    The memory is shared where it can be: a rectangle is mostly a view of a long flat buffer, and copying it costs as much as
+    writing it.
+    """
+    data = data.detach().cpu().contiguous()
+    if data.untyped_storage().nbytes() == data.nbytes:
+        return data
+    raw = data.reshape(-1).view(torch.uint8).numpy()
+    return torch.frombuffer(raw, dtype=data.dtype).reshape(data.shape)
+
+
+def _metadata(ranks: Sequence[Mapping[str, Held]], written: Sequence[_Written]) -> Metadata:
+    entries: dict[str, Any] = {}
+    for held in ranks:
+        for name, one in held.items():
+            entries.setdefault(name, TensorStorageMetadata(TensorProperties(one.dtype), torch.Size(one.global_shape), []))
+    places: dict[MetadataIndex, _StorageInfo] = {}
+    for item in written:
+        if item.box is None:
+            entries[item.name] = BytesStorageMetadata()
+            places[MetadataIndex(item.name)] = item.place
+            continue
+        chunks = entries[item.name].chunks
+        places[MetadataIndex(item.name, item.box.offsets, len(chunks))] = item.place
+        chunks.append(ChunkStorageMetadata(torch.Size(item.box.offsets), torch.Size(item.box.sizes)))
+    assert len(places) == len(written), "two rectangles of a tensor start at one place"
+    paths = {name: (name,) for name in entries}
+    return Metadata(entries, planner_data=paths, storage_data=places, version=CURRENT_DCP_VERSION)
+
+
+def _write_metadata(path: Path, metadata: Metadata) -> Record:
+    file = ItemFile(path)
+    try:
+        with file.item():
+            file.write(pickle.dumps(metadata))
+        return file.close()
+    except OSError:
+        file.abandon()
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A stored rectangle and everything that is wanted of it: it is read once."""
+
+    name: str
+    box: Box
+    place: _StorageInfo
+    wanted: list[tuple[Box, Tensor]]
+
+    def read(self, stream: io.BufferedReader, path: Path, checksums: Checksums) -> None:
+        """Read, check, and copy each part to where it is wanted."""
+        stream.seek(self.place.offset)
+        data = stream.read(self.place.length)
+        checksums.check(path.name, self.place.offset, data, self.name)
+        tensor: Tensor = unpack(data, path, self.name)
+        if tuple(tensor.shape) != self.box.sizes:
+            raise damaged(path, f"{self.name} has shape {list(tensor.shape)} instead of {list(self.box.sizes)}")
+        for part, target in self.wanted:
+            target.copy_(view(tensor, self.box, part))
+
+
+def _plan_reads(name: str, shards: Shards, metadata: Metadata, by_file: dict[str, dict[int, _Source]]) -> None:
+    stored = metadata.state_dict_metadata[name]
+    assert isinstance(stored, TensorStorageMetadata)
+    boxes = [Box(tuple(chunk.offsets), tuple(chunk.sizes)) for chunk in stored.chunks]
+    for chunk in shards.chunks:
+        box, covered = Box(tuple(chunk.offsets), tuple(chunk.data.shape)), 0
+        for number, shared in overlaps(box, boxes):
+            place: _StorageInfo = metadata.storage_data[MetadataIndex(name, boxes[number].offsets, number)]
+            source = by_file.setdefault(place.relative_path, {}).setdefault(
+                place.offset, _Source(name, boxes[number], place, [])
+            )
+            source.wanted.append((shared, view(chunk.data, box, shared)))
+            covered += shared.numel
+        if covered < math.prod(chunk.data.shape):
+            raise InputError(f"the checkpoint holds only {covered:,d} of {box.numel:,d} wanted elements of {name}")

@@ -1,93 +1,143 @@
 """Checkpoint folders on disk: which are complete, how one is published, which are kept. No torch.
 
-A base folder holds `iter_NNNNNNN/` folders and `latest_checkpointed_iteration.txt`. A checkpoint is written under a
-temporary name and renamed when all of it is durable; the tracker moves last. So at any moment every `iter_` folder with a
-`metadata.json` is whole, and killing a save leaves the previous checkpoint as it was.
+A base folder holds `iter_NNNNNNN/` folders (or `release/`) and `latest_checkpointed_iteration.txt`. A checkpoint is written
+under a hidden name and renamed when all of it is durable; the tracker moves last. Folders leave by a rename, too. So at any
+moment every `iter_` folder is whole, and killing a save leaves the previous checkpoint as it was.
 """
 
-import contextlib
 import json
+import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator
+import time
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 __all__ = [
+    "CHECKSUMS",
     "METADATA",
+    "RELEASE",
     "TRACKER",
-    "clean_leftovers",
     "complete_iterations",
+    "discard",
+    "format_of",
     "iteration_folder",
     "newest",
+    "open_temporary",
     "publish",
     "read_tracker",
     "retain",
-    "temporary_folder",
+    "sync_folder",
     "write_durably",
 ]
 
+log = logging.getLogger(__name__)
+
 TRACKER = "latest_checkpointed_iteration.txt"
 METADATA = "metadata.json"
+CHECKSUMS = "checksums.json"
+RELEASE = "release"
 _FOLDER = re.compile(r"iter_(\d{7,})")
-_TEMPORARY = ".saving_"
-_REPLACED = ".replaced_"
+_HIDDEN = re.compile(r"\.iter_(\d{7,})\.(tmp|replaced|removed)-.*")
 
 
 def iteration_folder(base: Path, iteration: int) -> Path:
-    """Return where an iteration's checkpoint lies."""
-    return base / f"iter_{iteration:07d}"
-
-
-def temporary_folder(base: Path, iteration: int) -> Path:
-    """Return where it lies while it is written."""
-    return base / f"{_TEMPORARY}{iteration:07d}"
+    """Return where an iteration's checkpoint lies; if a killed save had only moved it aside, there."""
+    folder = base / f"iter_{iteration:07d}"
+    aside = _aside(base).get(iteration)
+    return aside if aside is not None and not folder.exists() else folder
 
 
 def complete_iterations(base: Path) -> list[int]:
-    """Return the iterations of all whole checkpoints, ascending; other folders do not count."""
+    """Return the iterations of all complete checkpoints, ascending; other folders do not count."""
     if not base.is_dir():
         return []
     matches = ((_FOLDER.fullmatch(child.name), child) for child in base.iterdir())
-    return sorted(int(match[1]) for match, child in matches if match and (child / METADATA).is_file())
+    whole = {int(match[1]) for match, child in matches if match and format_of(child)}
+    return sorted(whole | _aside(base).keys())
 
 
-def read_tracker(base: Path) -> int | None:
-    """Return the iteration that the tracker names; None without a readable one."""
+def format_of(folder: Path) -> Literal["torch_dist", "torch"] | None:
+    """Return the format of a complete checkpoint, by what every writer of it leaves last; None for any other folder."""
     try:
-        return int((base / TRACKER).read_text(encoding="ascii"))
+        metadata = json.loads((folder / METADATA).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return "torch" if any(folder.glob("mp_rank_*/model_optim_rng.pt")) else None
+    known = isinstance(metadata, dict) and metadata.get("sharded_backend") == "torch_dist"
+    return "torch_dist" if known and (folder / ".metadata").is_file() else None
+
+
+def read_tracker(base: Path) -> int | Literal["release"] | None:
+    """Return what the tracker names; None without a readable one."""
+    try:
+        text = (base / TRACKER).read_text(encoding="ascii").strip()
+        return RELEASE if text == RELEASE else int(text)  # type: ignore[return-value]
     except (OSError, ValueError):
         return None
 
 
 def newest(base: Path) -> tuple[int | None, str | None]:
-    """Return the iteration to start from and a notice if it is not what the tracker says; (None, None) without checkpoint.
+    """Return the iteration to go on from and a notice if it is not what the tracker says; (None, None) without checkpoint.
 
-    A tracker that is lost, or that names a folder that is not whole, does not lose the run: the newest whole one counts.
+    The tracker is obeyed: a user may have set it back. One that is lost, or that names a folder that is not complete, does
+    not lose the run: the newest complete checkpoint counts.
     """
     named, whole = read_tracker(base), complete_iterations(base)
-    if named in whole:
-        return named, None
     if not whole:
         return None, None
-    tracker = base / TRACKER
-    found = f"{tracker} is missing or unreadable" if named is None else f"{tracker} names iteration {named}, which is not whole"
-    return whole[-1], f"{found}; going on from the newest whole checkpoint, iteration {whole[-1]}"
+    if named in whole:
+        later = f"{base / TRACKER} names iteration {named}; the complete iteration {whole[-1]} is not used"
+        return int(named), later if whole[-1] > int(named) else None
+    problem = "is missing or unreadable" if named is None else f"names {named}, which is not a complete checkpoint"
+    return whole[-1], f"{base / TRACKER} {problem}; going on from the newest complete checkpoint, iteration {whole[-1]}"
 
 
-def publish(base: Path, iteration: int) -> Path:
-    """Make a finished temporary folder the iteration's checkpoint, then move the tracker to it."""
-    temporary, final = temporary_folder(base, iteration), iteration_folder(base, iteration)
-    _sync_folder(temporary)
-    aside = base / f"{_REPLACED}{iteration:07d}"
+def open_temporary(base: Path, iteration: int) -> Path:
+    """Make the folder to write into, and remove what killed saves left behind."""
+    base.mkdir(parents=True, exist_ok=True)
+    _clean_leftovers(base)
+    temporary = base / _hidden(iteration, "tmp")
+    temporary.mkdir()
+    return temporary
+
+
+def publish(base: Path, iteration: int, temporary: Path) -> Path:
+    """Make a finished, synced temporary folder the iteration's checkpoint, then move the tracker to it."""
+    final, aside = base / f"iter_{iteration:07d}", base / _hidden(iteration, "replaced")
+    sync_folder(temporary)
     if final.exists():
         final.rename(aside)
     temporary.rename(final)
-    _sync_folder(base)
+    sync_folder(base)
     write_durably(base / TRACKER, str(iteration).encode())
     shutil.rmtree(aside, ignore_errors=True)
     return final
+
+
+def discard(temporary: Path) -> None:
+    """Remove a temporary folder whose save failed."""
+    shutil.rmtree(temporary, ignore_errors=True)
+
+
+def retain(base: Path, *, newest_iteration: int, previous: int | None, interval: int | None) -> int | None:
+    """Delete the previous checkpoint unless it is at a multiple of `interval`; return the iteration that was deleted.
+
+    Only a complete checkpoint older than the newest goes; a link is left alone.
+    """
+    if interval is None or previous is None or not 0 < previous < newest_iteration or previous % interval == 0:
+        return None
+    folder = base / f"iter_{previous:07d}"
+    if folder.is_symlink() or format_of(folder) is None:
+        return None
+    removed = base / _hidden(previous, "removed")
+    try:
+        folder.rename(removed)
+        shutil.rmtree(removed)
+    except OSError as error:
+        log.warning("the checkpoint of iteration %d could not be deleted: %s", previous, error)
+        return None
+    return previous
 
 
 def write_durably(file: Path, data: bytes) -> None:
@@ -98,49 +148,33 @@ def write_durably(file: Path, data: bytes) -> None:
         stream.flush()
         os.fsync(stream.fileno())
     temporary.replace(file)
-    _sync_folder(file.parent)
+    sync_folder(file.parent)
 
 
-def clean_leftovers(base: Path) -> None:
-    """Remove what saves that were killed left behind; a folder that was moved aside and not replaced is put back."""
-    for child in _named(base, _REPLACED):
-        final = iteration_folder(base, int(child.name.removeprefix(_REPLACED)))
-        if final.exists():
-            shutil.rmtree(child, ignore_errors=True)
-        else:
-            child.rename(final)
-    for child in _named(base, _TEMPORARY):
-        shutil.rmtree(child, ignore_errors=True)
-
-
-def retain(base: Path, *, newest_iteration: int, previous: int | None, interval: int | None) -> int | None:
-    """Delete the previous checkpoint unless it is at a multiple of `interval`; return the iteration that was deleted."""
-    if interval is None or previous is None or previous in (0, newest_iteration) or previous % interval == 0:
-        return None
-    folder = iteration_folder(base, previous)
-    if folder.is_symlink() or not folder.is_dir():
-        return None
-    # The metadata goes first, so that a deletion cut short leaves no folder that looks whole.
-    (folder / METADATA).unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
-    return previous
-
-
-def read_metadata(folder: Path) -> dict[str, Any]:
-    """Return a checkpoint's `metadata.json`."""
-    data: dict[str, Any] = json.loads((folder / METADATA).read_text(encoding="utf-8"))
-    return data
-
-
-def _named(base: Path, prefix: str) -> Iterator[Path]:
-    if base.is_dir():
-        yield from [child for child in base.iterdir() if child.name.startswith(prefix) and child.name[len(prefix) :].isdigit()]
-
-
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make names in a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # some network file systems cannot sync a folder
-            os.fsync(descriptor)
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _hidden(iteration: int, kind: Literal["tmp", "replaced", "removed"]) -> str:
+    return f".iter_{iteration:07d}.{kind}-{os.getpid()}-{time.time_ns():x}"
+
+
+def _aside(base: Path) -> dict[int, Path]:
+    """Return complete checkpoints that were moved aside for a newer one of their iteration that never arrived."""
+    matches = ((_HIDDEN.fullmatch(child.name), child) for child in base.glob(".iter_*.replaced-*"))
+    found = {int(match[1]): child for match, child in matches if match and format_of(child)}
+    return {iteration: child for iteration, child in found.items() if not (base / f"iter_{iteration:07d}").exists()}
+
+
+def _clean_leftovers(base: Path) -> None:
+    for iteration, child in _aside(base).items():
+        child.rename(base / f"iter_{iteration:07d}")
+    for child in list(base.iterdir()):
+        if _HIDDEN.fullmatch(child.name) and child.is_dir():
+            log.info("removing %s, left behind by a save that did not finish", child)
+            shutil.rmtree(child, ignore_errors=True)

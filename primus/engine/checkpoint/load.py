@@ -1,41 +1,35 @@
 """`load_checkpoint` restores what a `Start` asks for and reports, line by line, what was restored and what was not.
 
-Before a weight is touched the files are verified, and the names and shapes on disk are held against those wanted.
+Before a weight is touched the files' sizes are checked, and names, shapes and architecture are held against the run's; each
+tensor's checksum is checked as it is read. What is wrong on one rank is raised on all.
 """
 
+import io
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from primus.engine.checkpoint import dist_format, torch_format
-from primus.engine.checkpoint.checksum import verify_files
-from primus.engine.checkpoint.folder import read_metadata
-from primus.engine.checkpoint.save import COMMON
+from primus.engine.checkpoint import dist_format
+from primus.engine.checkpoint.agree import everywhere, on_first
+from primus.engine.checkpoint.compare import Difference, architecture_problems, difference, refusal, remarks
+from primus.engine.checkpoint.files import Checksums, unpack
+from primus.engine.checkpoint.folder import format_of
+from primus.engine.checkpoint.save import COMMON, rng_name, saved_layout
 from primus.engine.checkpoint.start import Start
 from primus.engine.checkpoint.state import TrainState
+from primus.engine.checkpoint.torch_format import RankFiles
 from primus.engine.config import CheckpointConfig
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.sharding import Shards
 from primus.errors import InputError
 
-__all__ = ["Loaded", "load_checkpoint"]
+__all__ = ["Loaded", "load_checkpoint", "load_weights"]
 
 log = logging.getLogger(__name__)
-
-_SAME = (
-    ("attention", "num_attention_heads"),
-    ("attention", "num_query_groups"),
-    ("attention", "kv_channels"),
-    ("activation",),
-    ("normalization",),
-    ("position", "type"),
-    ("tie_embeddings",),
-)
-"""Fields of the model that change its function without changing a shape."""
 
 
 @dataclass(slots=True)
@@ -43,13 +37,18 @@ class Loaded:
     """What came out of a checkpoint."""
 
     state: TrainState
-    optimizer_common: Mapping[str, Any] | None
+    optimizer_common: Mapping[str, Any] | None = None
     """None: the optimizer is fresh."""
-    rng: Mapping[str, Any] | None
+    rng: Mapping[str, Any] | None = None
     """This rank's random states; None: they are fresh."""
     main_params: bool = False
-    """fp32 main parameters were restored without the rest of the optimizer."""
+    """Main parameters were restored without the rest of the optimizer."""
     report: list[str] = field(default_factory=list)
+    """Lines for the log; those that begin with NOT are warnings."""
+    not_stored: tuple[str, ...] = ()
+    """Tensors that the checkpoint lacks and that keep their fresh values, with strictness `return_*`."""
+    not_wanted: tuple[str, ...] = ()
+    """Tensors of the checkpoint that the run has no place for, with strictness `return_all`."""
 
 
 def load_checkpoint(
@@ -62,120 +61,185 @@ def load_checkpoint(
     mesh: Mesh,
 ) -> Loaded:
     """Fill `model` and, if it is wanted and there, `optimizer` in place. InputError lists everything that does not fit."""
-    verify_files(start.folder, read_metadata(start.folder).get("checksums", {}), mesh.world)
-    _check_format(start.folder, config)
-    common = torch.load(start.folder / COMMON, map_location="cpu", weights_only=False)
-    if not start.weights_only:
-        _check_architecture(common["container"]["model"], container["model"], start.folder)
-    loaded = Loaded(TrainState(), None, None)
-    if not start.weights_only:
-        loaded.state = TrainState.from_dict(common["state"])
-    wanted = _wanted_optimizer(start, config, common, optimizer, loaded)
-    _load_tensors(start.folder, config, model, wanted, mesh)
-    if start.load_optim and common["optimizer"] is not None:
-        loaded.optimizer_common = common["optimizer"]
-    _take_rng(start, common, mesh, loaded)
-    _report(start, common, loaded)
+    source = _open(start.folder, mesh, config)
+    common = source.common
+    loaded = Loaded(TrainState() if start.weights_only else TrainState.from_dict(common["state"]))
+    # A total of work done, not a position: it goes on counting through a fresh start from these weights.
+    loaded.state.num_floating_point_operations_so_far = common["state"]["num_floating_point_operations_so_far"]
+    has_optimizer = start.load_optim and common["optimizer_common"] is not None
+    wanted = dict(model)
+    if has_optimizer:
+        wanted |= optimizer
+        loaded.optimizer_common = common["optimizer_common"]
+    elif config.load_main_params_from_ckpt and common["optimizer_common"] is not None:
+        main = {name: shards for name, shards in optimizer.items() if name.startswith("optimizer.state.main_param.")}
+        wanted |= main
+        loaded.main_params = bool(main)
+    architecture = [] if start.weights_only else architecture_problems(common["container"]["model"], container["model"])
+    found = _compare(source, wanted, mesh, with_optimizer=has_optimizer)
+    _refuse(start.folder, config, architecture, found)
+    present = {name: shards for name, shards in wanted.items() if name not in found.not_stored}
+    everywhere(mesh.world, lambda: source.load(present))
+    if config.strictness in ("return_unexpected", "return_all"):
+        loaded.not_stored = found.not_stored
+        loaded.not_wanted = found.not_wanted if config.strictness == "return_all" else ()
+    _take_rng(start, source, mesh, loaded)
+    _report(start, config, source, model, loaded)
+    loaded.report += remarks(found, config.strictness)
     return loaded
 
 
-def _check_format(folder: Path, config: CheckpointConfig) -> None:
-    found = "torch" if torch_format.is_torch_format(folder) else "torch_dist"
-    if found != config.ckpt_format and not config.auto_detect_ckpt_format:
-        raise InputError(
-            f"{folder} is of ckpt_format {found}, the run says ckpt_format {config.ckpt_format}; set ckpt_format: {found}, "
-            "or auto_detect_ckpt_format: true to read either"
-        )
+def load_weights(folder: Path, model: Mapping[str, Shards], *, mesh: Mesh) -> None:
+    """Fill the weights in place, whatever the format; every one must be there."""
+    source = _open(folder, mesh, None)
+    found = _compare(source, model, mesh, with_optimizer=False)
+    _refuse(folder, CheckpointConfig(), [], found)
+    everywhere(mesh.world, lambda: source.load(model))
 
 
-def _check_architecture(saved: Mapping[str, Any], ours: Mapping[str, Any], folder: Path) -> None:
-    problems = []
-    for path in _SAME:
-        before, now = saved, ours
-        for name in path:
-            before, now = before.get(name), now.get(name)  # type: ignore[assignment]
-        if before != now:
-            problems.append(
-                f"{folder} was saved with {path[-1]} {before}, the run says {now}; they must agree, or set finetune: true"
+class _Source(Protocol):
+    """A checkpoint on disk, opened by this rank."""
+
+    common: Mapping[str, Any]
+    is_shared: bool
+    """Every rank sees the same tensors in it."""
+
+    def shapes(self) -> dict[str, tuple[int, ...]]: ...
+    def dtypes(self) -> dict[str, torch.dtype]: ...
+    def load(self, tensors: Mapping[str, Shards]) -> None: ...
+    def rng(self, mesh: Mesh, data_rank: int) -> bytes | None: ...
+
+
+class _DistSource:
+    """A `torch_dist` checkpoint: all ranks share its index."""
+
+    is_shared = True
+
+    def __init__(self, folder: Path, checksums: Checksums) -> None:
+        self._folder, self._checksums = folder, checksums
+        self._metadata = dist_format.read_metadata(folder, checksums)
+        self._stored = dist_format.stored_tensors(self._metadata)
+        self.common: Mapping[str, Any] = unpack(checksums.read_file(COMMON), folder / COMMON, "its content")
+        if "state" not in self.common:
+            raise InputError(f"{folder / COMMON} was not written by Primus: it holds no counters; convert the checkpoint first")
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: stored.global_shape for name, stored in self._stored.items()}
+
+    def dtypes(self) -> dict[str, torch.dtype]:
+        return {name: stored.dtype for name, stored in self._stored.items()}
+
+    def load(self, tensors: Mapping[str, Shards]) -> None:
+        dist_format.load_tensors(self._folder, tensors, self._metadata, self._checksums)
+
+    def rng(self, mesh: Mesh, data_rank: int) -> bytes | None:
+        return dist_format.load_blob(self._folder, rng_name(mesh, data_rank=data_rank), self._metadata, self._checksums)
+
+
+class _TorchSource:
+    """A `torch` checkpoint: each model-parallel rank has its own files."""
+
+    is_shared = False
+
+    def __init__(self, folder: Path, checksums: Checksums, mesh: Mesh) -> None:
+        self._files = RankFiles(folder, mesh, checksums)
+        self.common: Mapping[str, Any] = self._files.main
+        self.shapes, self.dtypes, self.load = self._files.shapes, self._files.dtypes, self._files.load
+
+    def rng(self, mesh: Mesh, data_rank: int) -> bytes | None:
+        states: list[bytes | None] = self._files.main["rng_state"]
+        return states[mesh.dp_cp.index if data_rank == mesh.coordinates.dp else 0]
+
+
+def _open(folder: Path, mesh: Mesh, config: CheckpointConfig | None) -> _Source:
+    """Open a checkpoint on all ranks; `config` None accepts either format."""
+
+    def look() -> tuple[str, Checksums]:
+        found = format_of(folder)
+        if found is None:
+            raise InputError(f"{folder} is not a complete checkpoint")
+        if config is not None and found != config.ckpt_format and not config.auto_detect_ckpt_format:
+            raise InputError(
+                f"{folder} is of ckpt_format {found}, the run says ckpt_format {config.ckpt_format}; "
+                f"set ckpt_format: {found}, or auto_detect_ckpt_format: true to read either"
             )
+        checksums = Checksums.read(folder)
+        checksums.check_sizes()
+        return found, checksums
+
+    kind, checksums = on_first(mesh.world, look)
+    opened: list[_Source] = []
+    make = (lambda: _DistSource(folder, checksums)) if kind == "torch_dist" else lambda: _TorchSource(folder, checksums, mesh)
+    everywhere(mesh.world, lambda: opened.append(make()))
+    return opened[0]
+
+
+def _compare(source: _Source, wanted: Mapping[str, Shards], mesh: Mesh, *, with_optimizer: bool) -> Difference:
+    """Compare over all ranks: a pipeline stage asks for its part only, and a rank's file holds its part only."""
+    ours = {name: tuple(shards.global_shape) for name, shards in wanted.items()}
+    theirs = source.shapes() if mesh.rank == 0 or not source.is_shared else {}
+    ranks = everywhere(mesh.world, lambda: (ours, theirs))
+
+    def compare() -> Difference:
+        asked = {name: shape for wants, _ in ranks for name, shape in wants.items()}
+        stored = {name: shape for _, holds in ranks for name, shape in holds.items()}
+        return difference(asked, stored, with_optimizer=with_optimizer)
+
+    return on_first(mesh.world, compare)
+
+
+def _refuse(folder: Path, config: CheckpointConfig, architecture: list[str], found: Difference) -> None:
+    problems = [*architecture, *refusal(folder, found, config.strictness)]
+    if architecture:
+        problems.append(f"the model is not the one that was saved in {folder}; finetune: true takes the weights alone")
     if problems:
         raise InputError(problems)
 
 
-def _wanted_optimizer(
-    start: Start, config: CheckpointConfig, common: Mapping[str, Any], optimizer: Mapping[str, Shards], loaded: Loaded
-) -> Mapping[str, Shards]:
-    if start.load_optim and common["optimizer"] is not None:
-        return optimizer
-    if config.load_main_params_from_ckpt and common["optimizer"] is not None:
-        main = {name: shards for name, shards in optimizer.items() if name.startswith("optimizer.state.main_param.")}
-        loaded.main_params = bool(main)
-        return main
-    return {}
-
-
-def _load_tensors(
-    folder: Path, config: CheckpointConfig, model: Mapping[str, Shards], optimizer: Mapping[str, Shards], mesh: Mesh
-) -> None:
-    old = torch_format.is_torch_format(folder)
-    stored = torch_format.stored_shapes(folder, model, mesh=mesh) if old else dist_format.stored_shapes(folder)
-    dropped = _reconcile(folder, config, stored, {**model, **optimizer}, with_optimizer=bool(optimizer))
-    model, optimizer = ({n: s for n, s in side.items() if n not in dropped} for side in (model, optimizer))
-    if old:
-        torch_format.load_tensors(folder, model, optimizer, mesh=mesh)
-    else:
-        dist_format.load_tensors(folder, {**model, **optimizer}, mesh=mesh)
-
-
-def _reconcile(
-    folder: Path,
-    config: CheckpointConfig,
-    stored: Mapping[str, tuple[int, ...]],
-    wanted: Mapping[str, Shards],
-    *,
-    with_optimizer: bool,
-) -> set[str]:
-    """Hold names and shapes against each other as `dist_ckpt_strictness` says; return the names that cannot be loaded."""
-    unlike = [
-        f"{name} has shape {list(stored[name])} in {folder} and {list(s.global_shape)} in the run"
-        for name, s in wanted.items()
-        if name in stored and stored[name] != tuple(s.global_shape)
-    ]
-    if unlike:
-        raise InputError(unlike)
-    unexpected = [name for name in wanted if name not in stored]
-    left = [name for name in stored if name not in wanted and (with_optimizer or not name.startswith("optimizer."))]
-    strictness = config.strictness
-    lines = [f"not in {folder}: {', '.join(unexpected)}"] if unexpected else []
-    if strictness.endswith("_all") and strictness != "ignore_all" and left:
-        lines.append(f"in {folder} but not in the run: {', '.join(left)}")
-    if lines and strictness in ("assume_ok_unexpected", "raise_unexpected", "raise_all"):
-        raise InputError([*lines, f"dist_ckpt_strictness is {strictness}; log_unexpected goes on with what is there"])
-    if strictness != "ignore_all":
-        for line in lines:
-            log.warning("%s", line)
-    return set(unexpected)
-
-
-def _take_rng(start: Start, common: Mapping[str, Any], mesh: Mesh, loaded: Loaded) -> None:
-    if not start.load_rng or common["rng"] is None:
+def _take_rng(start: Start, source: _Source, mesh: Mesh, loaded: Loaded) -> None:
+    """Data-parallel ranks draw alike, so a run with more or fewer of them goes on from the first one's states."""
+    if not start.load_rng or not source.common["has_rng"]:
         return
-    layout = {"world_size": mesh.world.size, "tensor": mesh.layout.tensor, "pipeline": mesh.layout.pipeline}
-    if common["layout"] == layout:
-        loaded.rng = common["rng"][mesh.rank]
+    saved, ours = source.common["saved_layout"], saved_layout(mesh)
+    if {**saved, "data": None} != {**ours, "data": None}:
+        return
+    data_rank = mesh.coordinates.dp if saved["data"] == ours["data"] else 0
+    packed: list[bytes | None] = []
+    everywhere(mesh.world, lambda: packed.append(source.rng(mesh, data_rank)))
+    if packed[0] is not None:
+        loaded.rng = torch.load(io.BytesIO(packed[0]), weights_only=True)
+
+
+def _report(start: Start, config: CheckpointConfig, source: _Source, model: Mapping[str, Shards], loaded: Loaded) -> None:
+    """Say what came back and why the rest did not."""
+    common, why = source.common, "finetune" if config.finetune else "weights only"
+    done, left = ["weights"], []
+    if start.weights_only:
+        left.append(f"iteration and sample counters ({why})")
     else:
-        loaded.report.append(f"random states were saved by another layout ({common['layout']}) and are fresh")
+        done.insert(0, f"iteration {loaded.state.iteration} and sample counters")
+    if loaded.optimizer_common is not None:
+        done.append("optimizer and learning-rate schedule")
+    else:
+        asked = start.load_optim and "it was saved with no_save_optim"
+        left.append(f"optimizer and learning-rate schedule ({asked or _unasked(start, why, 'no_load_optim')})")
+    if loaded.main_params:
+        done.append("main parameters")
+    if loaded.rng is not None:
+        done.append("random states")
+    elif start.load_rng:
+        other = f"RNG state will be ignored: it was saved by {common['saved_layout']}"
+        left.append(f"random states ({other if common['has_rng'] else 'it was saved with no_save_rng'})")
+    else:
+        left.append(f"random states ({_unasked(start, why, 'no_load_rng')})")
+    loaded.report.append(f"loaded checkpoint {start.folder} of iteration {common['iteration']}: {', '.join(done)}")
+    if left:
+        loaded.report.append(f"NOT restored from {start.folder}: {', '.join(left)}")
+    stored = source.dtypes()
+    changed = sorted({f"{stored[n]} -> {s.dtype}" for n, s in model.items() if n in stored and stored[n] != s.dtype})
+    if changed:
+        loaded.report.append(f"weights were converted: {', '.join(changed)}")
 
 
-def _report(start: Start, common: Mapping[str, Any], loaded: Loaded) -> None:
-    parts = {
-        "iteration and counters": not start.weights_only,
-        "weights": True,
-        "optimizer and schedule": loaded.optimizer_common is not None,
-        "random states": loaded.rng is not None,
-    }
-    restored = ", ".join(name for name, done in parts.items() if done)
-    fresh = ", ".join(name for name, done in parts.items() if not done)
-    loaded.report.insert(0, f"loaded {start.folder} of iteration {common['state']['iteration']}: {restored}")
-    if fresh:
-        loaded.report.insert(1, f"NOT restored, fresh instead: {fresh}")
+def _unasked(start: Start, why: str, key: str) -> str:
+    return why if start.weights_only else key

@@ -1,35 +1,39 @@
 """`save_checkpoint` writes everything a run needs to go on, and publishes it only when all of it is durable.
 
-Every rank calls it at the same iteration. The world meets three times: when the temporary folder exists, when all files
-are written, and when the checkpoint is published.
+Every rank calls it at the same iteration. The folder is made by the first rank, filled by all, then completed and renamed by
+the first; a rank that fails (a full disk, say) fails all of them, and the previous checkpoint stays as it was.
 """
 
 import json
 import logging
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch.distributed.checkpoint.api import CheckpointException
-
 from primus.engine.checkpoint import dist_format, folder, torch_format
-from primus.engine.checkpoint.checksum import file_checksum
+from primus.engine.checkpoint.agree import on_first
+from primus.engine.checkpoint.files import Checksums, Record, save_object
+from primus.engine.checkpoint.rng import pack
 from primus.engine.checkpoint.state import TrainState
 from primus.engine.config import CheckpointConfig
-from primus.engine.parallel.collectives import all_gather_object
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.sharding import Shards
 from primus.errors import RunError
 
-__all__ = ["Contents", "save_checkpoint"]
+__all__ = ["COMMON", "Contents", "rng_name", "save_checkpoint", "saved_layout"]
 
 log = logging.getLogger(__name__)
 
 COMMON = "common.pt"
+VERSION = 3.0
+_BACKENDS = {
+    "sharded_backend": "torch_dist",
+    "sharded_backend_version": 1,
+    "common_backend": "torch",
+    "common_backend_version": 1,
+}
+"""Content of `metadata.json`: Megatron-Core's reader accepts these entries and no others."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,80 +53,85 @@ class Contents:
 def save_checkpoint(config: CheckpointConfig, contents: Contents, *, mesh: Mesh) -> Path:
     """Write the checkpoint of `contents.state.iteration` under `config.save` and return its folder.
 
-    RunError if it cannot be written (a full disk, say); the previous checkpoint stays as it was.
+    RunError on every rank if it cannot be written; the previous checkpoint stays as it was.
     """
     assert config.save is not None
     base, iteration = Path(config.save), contents.state.iteration
+    log.info("saving checkpoint at iteration %7d to %s in %s format", iteration, base, config.ckpt_format)
+    temporary: Path | None = None
     try:
-        target = _prepare(base, iteration, mesh)
-        checksums = _write(target, config, contents, mesh)
-        rng = None if config.no_save_rng else dict(contents.rng)
-        ranks = all_gather_object((checksums, rng), mesh.world)
-        if mesh.rank == 0:
-            _write_common(target, config, contents, mesh, [rng for _, rng in ranks])
-            _finish(base, config, contents.state.iteration, {n: text for sums, _ in ranks for n, text in sums.items()})
+        temporary = on_first(mesh.world, lambda: folder.open_temporary(base, iteration))
+        records = _write(temporary, config, contents, mesh)
+        final = on_first(mesh.world, lambda: _complete(temporary, base, config, contents, records, mesh))
     except OSError as error:
-        _give_up(base, iteration, error)
-    except CheckpointException as error:
-        cause = next((f[0] for f in error.failures.values()), error)
-        _give_up(base, iteration, cause)
-    all_gather_object(None, mesh.world)
-    return folder.iteration_folder(base, iteration)
+        if temporary is not None and mesh.rank == 0:
+            folder.discard(temporary)
+        raise RunError(_failure(base, iteration, error)) from error
+    log.info("successfully saved checkpoint from iteration %7d to %s", iteration, base)
+    return final
 
 
-def _prepare(base: Path, iteration: int, mesh: Mesh) -> Path:
-    target = folder.temporary_folder(base, iteration)
-    if mesh.rank == 0:
-        base.mkdir(parents=True, exist_ok=True)
-        folder.clean_leftovers(base)
-        target.mkdir()
-    all_gather_object(None, mesh.world)
-    return target
+def saved_layout(mesh: Mesh) -> dict[str, Any]:
+    """Return what random states depend on."""
+    layout = mesh.layout
+    return {
+        "tensor": layout.tensor,
+        "context": layout.context,
+        "pipeline": layout.pipeline,
+        "data": layout.data,
+        "device": mesh.device.type,
+    }
 
 
-def _write(target: Path, config: CheckpointConfig, contents: Contents, mesh: Mesh) -> dict[str, str]:
+def rng_name(mesh: Mesh, *, data_rank: int) -> str:
+    """Return the name of the random states of a place on the grid."""
+    place = mesh.coordinates
+    return f"rng_state/tp{place.tp}_cp{place.cp}_pp{place.pp}_dp{data_rank}"
+
+
+def _write(temporary: Path, config: CheckpointConfig, contents: Contents, mesh: Mesh) -> list[Record]:
     optimizer = {} if config.no_save_optim else contents.optimizer
+    rng = None if config.no_save_rng else pack(dict(contents.rng))
     if config.ckpt_format == "torch":
-        return torch_format.save_tensors(target, contents.model, optimizer, mesh=mesh)
+        common = _common(config, contents, mesh)
+        return torch_format.save_tensors(temporary, contents.model, optimizer, common=common, rng=rng, mesh=mesh)
+    blobs = {} if rng is None else {rng_name(mesh, data_rank=mesh.coordinates.dp): rng}
     tensors = {**contents.model, **optimizer}
-    return dist_format.save_tensors(target, tensors, mesh=mesh, parallel=config.fully_parallel_save)
+    return dist_format.save_tensors(temporary, tensors, blobs, mesh=mesh, spread=config.fully_parallel_save)
 
 
-def _write_common(target: Path, config: CheckpointConfig, contents: Contents, mesh: Mesh, rng: list[Any]) -> None:
-    common = {
+def _common(config: CheckpointConfig, contents: Contents, mesh: Mesh) -> dict[str, Any]:
+    return {
+        "checkpoint_version": VERSION,
+        "iteration": contents.state.iteration,
         "state": contents.state.to_dict(),
         "container": dict(contents.container),
-        "layout": {"world_size": mesh.world.size, "tensor": mesh.layout.tensor, "pipeline": mesh.layout.pipeline},
-        "optimizer": None if config.no_save_optim else dict(contents.optimizer_common),
-        "rng": None if config.no_save_rng else rng,
+        "saved_layout": saved_layout(mesh),
+        "optimizer_common": None if config.no_save_optim else dict(contents.optimizer_common),
+        "has_rng": not config.no_save_rng,
     }
-    with (target / COMMON).open("wb") as stream:
-        torch.save(common, stream)
-        stream.flush()
-        os.fsync(stream.fileno())
 
 
-def _finish(base: Path, config: CheckpointConfig, iteration: int, checksums: dict[str, str]) -> None:
-    """Complete the folder on rank 0: metadata last, rename, tracker, retention."""
-    target, previous = folder.temporary_folder(base, iteration), folder.read_tracker(base)
-    checksums[COMMON] = file_checksum(target / COMMON)
-    metadata = {
-        "sharded_backend": config.ckpt_format,
-        "sharded_backend_version": 1,
-        "common_backend": "torch",
-        "common_backend_version": 1,
-        "iteration": iteration,
-        "checksums": checksums,
-    }
-    folder.write_durably(target / folder.METADATA, json.dumps(metadata, indent=1).encode())
-    folder.publish(base, iteration)
-    deleted = folder.retain(base, newest_iteration=iteration, previous=previous, interval=config.save_retain_interval)
+def _complete(
+    temporary: Path, base: Path, config: CheckpointConfig, contents: Contents, records: list[Record], mesh: Mesh
+) -> Path:
+    """Add what is written once, then publish: checksums, metadata last, rename, tracker, retention."""
+    iteration, previous = contents.state.iteration, folder.read_tracker(base)
+    if config.ckpt_format == "torch_dist":
+        records = [*records, save_object(temporary / COMMON, _common(config, contents, mesh))]
+    Checksums.write(temporary, records)
+    if config.ckpt_format == "torch_dist":
+        folder.write_durably(temporary / folder.METADATA, json.dumps(_BACKENDS).encode())
+    final = folder.publish(base, iteration, temporary)
+    older = previous if isinstance(previous, int) else None
+    deleted = folder.retain(base, newest_iteration=iteration, previous=older, interval=config.save_retain_interval)
     if deleted is not None:
         log.info("successfully deleted checkpoint from iteration %7d under %s", deleted, base)
+    return final
 
 
-def _give_up(base: Path, iteration: int, error: BaseException) -> None:
-    shutil.rmtree(folder.temporary_folder(base, iteration), ignore_errors=True)
-    raise RunError(
-        f"the checkpoint of iteration {iteration} could not be written under {base}: {error}; earlier checkpoints are untouched"
-    ) from error
+def _failure(base: Path, iteration: int, error: OSError) -> str:
+    where = error.filename or base
+    whole = folder.complete_iterations(base)
+    left = f"the checkpoint of iteration {whole[-1]} is intact" if whole else "there is no earlier checkpoint"
+    return f"the checkpoint of iteration {iteration} could not be written: {error.strerror} ({where}); {left}"

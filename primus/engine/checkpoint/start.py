@@ -1,17 +1,20 @@
 """`find_start`: what a run starts from, decided from the configuration and the folders alone. No torch.
 
-Order: `auto_continue_train` from the newest whole checkpoint under `save`; then `load`; then `pretrained_checkpoint`;
+Order: `auto_continue_train` from the newest complete checkpoint under `save`; then `load`; then `pretrained_checkpoint`;
 else fresh. A source that the configuration names and that holds nothing is an error, never a silent fresh start.
 """
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from primus.engine.checkpoint.folder import complete_iterations, iteration_folder, newest
+from primus.engine.checkpoint.folder import RELEASE, complete_iterations, format_of, iteration_folder, newest, read_tracker
 from primus.engine.config import CheckpointConfig
 from primus.errors import InputError
 
 __all__ = ["Start", "find_start"]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,8 +22,9 @@ class Start:
     """A checkpoint, and what of it is wanted."""
 
     folder: Path
-    """The `iter_` folder."""
+    """The `iter_` or `release` folder."""
     iteration: int
+    """0 for a release."""
     weights_only: bool
     """Start at iteration 0 with fresh optimizer, schedule, counters and random states."""
     load_optim: bool
@@ -35,50 +39,73 @@ def find_start(config: CheckpointConfig) -> Start | None:
         resumed = _continue(config, Path(config.save))
         if resumed is not None:
             return resumed
+    start = _from_named_source(config)
+    if start is None and config.save is not None and (present := complete_iterations(Path(config.save))):
+        log.warning(
+            "%s already holds checkpoints of iterations %s; this run starts afresh and will replace those it reaches "
+            "(load or auto_continue_train would go on from them)",
+            config.save,
+            _listed(present),
+        )
+    return start
+
+
+def _from_named_source(config: CheckpointConfig) -> Start | None:
     if config.load is not None:
-        found = _found(Path(config.load), config.ckpt_step, "load")
-        if found is not None:
-            return _start(config, *found, weights_only=config.finetune)
+        start = _start(config, Path(config.load), "load", weights_only=config.finetune)
+        if start is not None:
+            return start
         if config.pretrained_checkpoint is None:
             _refuse_missing(config)
             return None
     if config.pretrained_checkpoint is not None:
-        found = _found(Path(config.pretrained_checkpoint), config.ckpt_step, "pretrained_checkpoint")
-        if found is None:
-            raise InputError(_missing("pretrained_checkpoint", config.pretrained_checkpoint))
-        return _start(config, *found, weights_only=True)
+        base = Path(config.pretrained_checkpoint)
+        start = _start(config, base, "pretrained_checkpoint", weights_only=True)
+        if start is None:
+            raise InputError(_missing("pretrained_checkpoint", base))
+        return start
     return None
 
 
 def _continue(config: CheckpointConfig, base: Path) -> Start | None:
     iteration, notice = newest(base)
     if iteration is None:
+        log.info("auto_continue_train: %s holds no checkpoint to go on from", base)
         return None
     changed = [
-        f"{name} is laid aside"
-        for name, is_set in (
-            (f"load {config.load}", config.load is not None),
-            ("finetune", config.finetune),
-            ("no_load_optim", config.no_load_optim),
-            ("no_load_rng", config.no_load_rng),
+        f"auto_continue_train: {line}"
+        for line, is_set in (
+            (f"load {config.load} is laid aside for {base}", config.load not in (None, config.save)),
+            (f"ckpt_step {config.ckpt_step} is laid aside", bool(config.ckpt_step)),
+            ("finetune: true -> false", config.finetune),
+            ("no_load_optim: true -> false", config.no_load_optim),
+            ("no_load_rng: true -> false", config.no_load_rng),
         )
         if is_set
     ]
     line = f"auto_continue_train: going on from iteration {iteration} under {base}"
-    notices = [*([notice] if notice else []), "; ".join([line, *changed])]
     return Start(
         folder=iteration_folder(base, iteration),
         iteration=iteration,
         weights_only=False,
         load_optim=True,
         load_rng=True,
-        notices=tuple(notices),
+        notices=(*([notice] if notice else []), line, *changed),
     )
 
 
-def _start(config: CheckpointConfig, base: Path, iteration: int, notice: str | None, *, weights_only: bool) -> Start:
+def _start(config: CheckpointConfig, base: Path, key: str, *, weights_only: bool) -> Start | None:
+    notice: str | None = None
+    if not config.ckpt_step and read_tracker(base) == RELEASE and format_of(base / RELEASE):
+        folder, iteration, weights_only = base / RELEASE, 0, True
+    else:
+        found = _iteration(base, config.ckpt_step, key)
+        if found is None:
+            return None
+        iteration, notice = found
+        folder = iteration_folder(base, iteration)
     return Start(
-        folder=iteration_folder(base, iteration),
+        folder=folder,
         iteration=iteration,
         weights_only=weights_only,
         load_optim=not (weights_only or config.no_load_optim),
@@ -87,25 +114,31 @@ def _start(config: CheckpointConfig, base: Path, iteration: int, notice: str | N
     )
 
 
-def _found(base: Path, step: int | None, key: str) -> tuple[Path, int, str | None] | None:
-    if base.name.startswith("iter_") and complete_iterations(base.parent) and not complete_iterations(base):
-        raise InputError(f"{key} is {base}, one checkpoint; give the folder that holds it, {base.parent}, and ckpt_step")
-    if not step:
-        iteration, notice = newest(base)
-        return None if iteration is None else (base, iteration, notice)
+def _iteration(base: Path, step: int | None, key: str) -> tuple[int, str | None] | None:
     whole = complete_iterations(base)
-    if step not in whole:
-        available = ", ".join(map(str, whole)) or "none"
-        raise InputError(f"ckpt_step {step} is not among the whole checkpoints under {key} {base}: {available}")
-    return base, step, None
+    if not whole and format_of(base):
+        raise InputError(f"{key} is {base}, one checkpoint; give the folder that holds it, {base.parent}, and ckpt_step")
+    if step and step not in whole:
+        held = f"complete are: {_listed(whole)}" if whole else "there is no complete checkpoint"
+        raise InputError(f"ckpt_step is {step}, and {key} {base} holds no complete checkpoint of that iteration; {held}")
+    if step:
+        return step, None
+    iteration, notice = newest(base)
+    return None if iteration is None else (iteration, notice)
 
 
 def _refuse_missing(config: CheckpointConfig) -> None:
+    message = _missing("load", Path(str(config.load)))
     if config.exit_on_missing_checkpoint:
-        raise InputError(_missing("load", str(config.load)))
+        raise InputError(f"{message}, or set exit_on_missing_checkpoint: false to start from fresh weights")
+    log.warning("%s; exit_on_missing_checkpoint is false: starting from fresh weights", message)
 
 
-def _missing(key: str, folder: str) -> str:
-    state = "holds no whole checkpoint" if Path(folder).is_dir() else "does not exist"
-    way_out = ", or set exit_on_missing_checkpoint: false to start from fresh weights" if key == "load" else ""
-    return f"{key} {folder} {state}; correct the path{way_out}"
+def _missing(key: str, base: Path) -> str:
+    state = "holds no complete checkpoint" if base.is_dir() else "does not exist"
+    return f"{key}: {base} {state}; correct the path"
+
+
+def _listed(iterations: list[int]) -> str:
+    shown = ", ".join(map(str, iterations[-10:]))
+    return shown if len(iterations) <= 10 else f"..., {shown}"

@@ -1,73 +1,196 @@
-"""`ckpt_format: torch`: one file of whole local tensors a model-parallel rank, and one of its optimizer state.
+"""`ckpt_format: torch`: one file a model-parallel rank, holding the plain local tensors of its layout.
 
-`mp_rank_TT/model_optim_rng.pt` holds `model` under parameter names, `mp_rank_TT/distrib_optim.pt` the optimizer's
-rectangles, gathered from the data-parallel ranks. It loads into the same tensor-parallel size only.
+`mp_rank_TT[_PPP]/model_optim_rng.pt` is written by the first of the data-parallel ranks. Optimizer state that the others hold
+parts of (the distributed optimizer) is gathered into `distrib_optim.pt` beside it, so the data-parallel size may change;
+tensor and pipeline sizes may not. A tensor's spans say which global indices its rows, columns, ... are.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from primus.engine.checkpoint.checksum import file_checksum
+from primus.engine.checkpoint.agree import everywhere
+from primus.engine.checkpoint.dist_plan import Box, Held, holdings
+from primus.engine.checkpoint.files import Checksums, Record, damaged, save_object
 from primus.engine.parallel.collectives import all_gather_object
 from primus.engine.parallel.mesh import Mesh
-from primus.engine.parallel.sharding import Chunk, Shards
+from primus.engine.parallel.sharding import Shards
 from primus.errors import InputError
 
-__all__ = ["is_torch_format", "load_tensors", "save_tensors", "stored_shapes"]
+__all__ = ["RankFiles", "save_tensors"]
 
-_MODEL, _OPTIMIZER = "model_optim_rng.pt", "distrib_optim.pt"
-Entry = dict[str, Any]
-"""A tensor on disk: `global_shape`, and `chunks` as pairs of offsets and values."""
+_MAIN, _OPTIMIZER = "model_optim_rng.pt", "distrib_optim.pt"
 
-
-def is_torch_format(folder: Path) -> bool:
-    """Return whether a checkpoint folder is of this format."""
-    return any(folder.glob("mp_rank_*"))
+Spans = tuple[tuple[tuple[int, int], ...], ...]
+"""For each dim the half-open ranges of global indices, ascending, that the local tensor consists of."""
 
 
-def save_tensors(folder: Path, model: Mapping[str, Shards], optimizer: Mapping[str, Shards], *, mesh: Mesh) -> dict[str, str]:
-    """Write this model-parallel rank's files on its first data-parallel rank; return their checksums."""
-    gathered = all_gather_object({name: _entry(shards) for name, shards in optimizer.items()}, mesh.dp_cp)
-    if mesh.dp_cp.index != 0:
-        return {}
-    own = folder / _name(mesh)
-    own.mkdir(parents=True, exist_ok=True)
-    torch.save({"model": {name: _whole(shards) for name, shards in model.items()}, "layout": _layout(mesh)}, own / _MODEL)
-    torch.save(_merged(gathered), own / _OPTIMIZER)
-    return {f"{own.name}/{name}": file_checksum(own / name) for name in (_MODEL, _OPTIMIZER)}
+def save_tensors(
+    folder: Path,
+    model: Mapping[str, Shards],
+    optimizer: Mapping[str, Shards],
+    *,
+    common: Mapping[str, Any],
+    rng: bytes | None,
+    mesh: Mesh,
+) -> list[Record]:
+    """Write the files of every model-parallel rank; return their records on the first rank. `common` goes into each."""
+    held = all_gather_object(holdings(optimizer), mesh.dp_cp)
+    is_replicated = all(one == held[0] for one in held)
+    states = {name: _local(held[0][name].boxes, s) for name, s in optimizer.items()} if is_replicated else {}
+    if not is_replicated:
+        states = _gather(held, optimizer, mesh)
+    states_rng = all_gather_object(rng, mesh.dp_cp)
+
+    def write() -> list[Record]:
+        if mesh.dp_cp.index != 0:
+            return []
+        own = folder / _name(mesh)
+        own.mkdir(exist_ok=True)
+        main = {
+            **common,
+            "layout": _layout(mesh),
+            "model": {name: _local(one.boxes, model[name]) for name, one in holdings(model).items()},
+            "optimizer": states if is_replicated else None,
+            "rng_state": states_rng,
+        }
+        records = [save_object(own / _MAIN, main)]
+        if not is_replicated:
+            records.append(save_object(own / _OPTIMIZER, states))
+        return [Record(f"{own.name}/{r.file}", r.size_bytes, r.items) for r in records]
+
+    return [record for records in everywhere(mesh.world, write) for record in records]
 
 
-def stored_shapes(folder: Path, model: Mapping[str, Shards], *, mesh: Mesh) -> dict[str, tuple[int, ...]]:
-    """Return the global shape of every tensor stored for this rank; InputError under another tensor-parallel size."""
-    own = _own_folder(folder, mesh)
-    saved: dict[str, Tensor] = _read(own / _MODEL)["model"]
-    shapes = {}
-    for name, tensor in saved.items():
-        wanted = model.get(name)
-        fits = wanted is not None and tuple(_whole(wanted).shape) == tuple(tensor.shape)
-        shapes[name] = wanted.global_shape if wanted is not None and fits else tuple(tensor.shape)
-    optimizer: dict[str, Entry] = _read(own / _OPTIMIZER)
-    return shapes | {name: tuple(entry["global_shape"]) for name, entry in optimizer.items()}
+class RankFiles:
+    """This model-parallel rank's files, checked and mapped into memory. InputError under other tensor or pipeline sizes."""
 
+    def __init__(self, folder: Path, mesh: Mesh, checksums: Checksums) -> None:
+        self._folder, self._checksums = folder, checksums
+        first = min(folder.glob("mp_rank_*"))
+        saved = self._map(f"{first.name}/{_MAIN}").get("layout")
+        if saved != _layout(mesh):
+            raise InputError(_other_layout(folder, saved, mesh))
+        own = _name(mesh)
+        self.main: dict[str, Any] = self._map(f"{own}/{_MAIN}", checked=True)
+        """Everything but gathered optimizer state."""
+        optimizer = self.main["optimizer"]
+        if optimizer is None:
+            optimizer = self._map(f"{own}/{_OPTIMIZER}", checked=True)
+        self._entries: dict[str, dict[str, Any]] = {**self.main["model"], **optimizer}
 
-def load_tensors(folder: Path, model: Mapping[str, Shards], optimizer: Mapping[str, Shards], *, mesh: Mesh) -> None:
-    """Fill the rectangles in place."""
-    own = _own_folder(folder, mesh)
-    weights: dict[str, Tensor] = _read(own / _MODEL)["model"]
-    for name, shards in model.items():
-        parts = weights[name].split([chunk.data.shape[_cut(shards)] for chunk in shards.chunks], dim=_cut(shards))
-        for chunk, part in zip(shards.chunks, parts, strict=True):
-            chunk.data.copy_(part)
-    if optimizer:
-        states: dict[str, Entry] = _read(own / _OPTIMIZER)
-        for name, shards in optimizer.items():
-            for offsets, data in states[name]["chunks"]:
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the global shape of every tensor."""
+        return {name: tuple(entry["global_shape"]) for name, entry in self._entries.items()}
+
+    def dtypes(self) -> dict[str, torch.dtype]:
+        """Return the dtype of every tensor."""
+        return {name: entry["data"].dtype for name, entry in self._entries.items()}
+
+    def load(self, tensors: Mapping[str, Shards]) -> None:
+        """Fill rectangles in place."""
+        with torch.no_grad():
+            for name, shards in tensors.items():
+                entry = self._entries[name]
                 for chunk in shards.chunks:
-                    _copy_overlap(Chunk(tuple(offsets), data), chunk)
+                    if chunk.data.numel():
+                        box = Box(tuple(chunk.offsets), tuple(chunk.data.shape))
+                        chunk.data.copy_(entry["data"][_slices(box, entry["spans"])])
+
+    def _map(self, name: str, *, checked: bool = False) -> dict[str, Any]:
+        path = self._folder / name
+        if checked and name in self._checksums.records and path.stat().st_size:
+            whole = torch.from_file(str(path), size=path.stat().st_size, dtype=torch.uint8)
+            self._checksums.check(name, 0, whole.numpy(), "its content")
+        try:
+            return torch.load(path, map_location="cpu", mmap=True, weights_only=True)  # type: ignore[no-any-return]
+        except Exception as error:
+            raise damaged(path, f"it cannot be read ({type(error).__name__}: {error})") from error
+
+
+def _gather(held: Sequence[Mapping[str, Held]], optimizer: Mapping[str, Shards], mesh: Mesh) -> dict[str, dict[str, Any]]:
+    """Collect the data-parallel ranks' rectangles on the first of them, one rectangle at a time; {} on the others."""
+    group, result = mesh.dp_cp, dict[str, dict[str, Any]]()
+    names = {name: one for rank in held for name, one in rank.items()}
+    for name, one in names.items():
+        owners: dict[Box, tuple[int, int]] = {}
+        for rank, tensors in enumerate(held):
+            for number, box in enumerate(tensors[name].boxes if name in tensors else ()):
+                owners.setdefault(box, (rank, number))
+        spans = _spans(owners)
+        whole = torch.empty(_sizes(spans), dtype=one.dtype) if group.index == 0 else torch.empty(0)
+        for box, (rank, number) in owners.items():
+            if not box.numel:
+                continue
+            if group.index == rank:
+                data = optimizer[name].chunks[number].data.detach().contiguous()
+                if rank != 0:
+                    dist.send(_raw(data), dst=group.ranks[0], group=group.handle)
+                else:
+                    whole[_slices(box, spans)] = data.cpu()
+            elif group.index == 0:
+                data = torch.empty(box.sizes, dtype=one.dtype, device=mesh.device)
+                dist.recv(_raw(data), src=group.ranks[rank], group=group.handle)
+                whole[_slices(box, spans)] = data.cpu()
+        if group.index == 0:
+            result[name] = {"global_shape": one.global_shape, "spans": spans, "data": whole}
+    return result
+
+
+def _raw(data: Tensor) -> Tensor:
+    """Bytes travel in any dtype and backend alike."""
+    return data.reshape(-1).view(torch.uint8)
+
+
+def _local(boxes: Sequence[Box], shards: Shards) -> dict[str, Any]:
+    """Put the rectangles of one rank together as the local tensor that they are cut from."""
+    spans = _spans(boxes)
+    whole = torch.empty(_sizes(spans), dtype=shards.dtype)
+    for box, chunk in zip(boxes, shards.chunks, strict=True):
+        if box.numel:
+            whole[_slices(box, spans)] = chunk.data.detach().cpu()
+    return {"global_shape": tuple(shards.global_shape), "spans": spans, "data": whole}
+
+
+def _spans(boxes: Iterable[Box]) -> Spans:
+    filled = [box for box in boxes if box.numel]
+    return tuple(_union([(b.offsets[d], b.offsets[d] + b.sizes[d]) for b in filled]) for d in range(_num_dims(boxes)))
+
+
+def _num_dims(boxes: Iterable[Box]) -> int:
+    return max((len(box.sizes) for box in boxes), default=1)
+
+
+def _union(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted(ranges):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
+        else:
+            merged.append((start, stop))
+    return tuple(merged)
+
+
+def _sizes(spans: Spans) -> tuple[int, ...]:
+    return tuple(sum(stop - start for start, stop in ranges) for ranges in spans)
+
+
+def _slices(box: Box, spans: Spans) -> tuple[slice, ...]:
+    """Return where a global box lies in the local tensor."""
+    return tuple(_slice(offset, size, ranges) for offset, size, ranges in zip(box.offsets, box.sizes, spans, strict=True))
+
+
+def _slice(offset: int, size: int, ranges: Sequence[tuple[int, int]]) -> slice:
+    before = 0
+    for start, stop in ranges:
+        if start <= offset and offset + size <= stop:
+            return slice(before + offset - start, before + offset - start + size)
+        before += stop - start
+    raise InputError(f"the checkpoint's file does not hold the indices {offset} to {offset + size} that this rank asks for")
 
 
 def _name(mesh: Mesh) -> str:
@@ -79,56 +202,11 @@ def _layout(mesh: Mesh) -> dict[str, int]:
     return {"tensor": mesh.layout.tensor, "pipeline": mesh.layout.pipeline}
 
 
-def _own_folder(folder: Path, mesh: Mesh) -> Path:
-    first = min(folder.glob("mp_rank_*"))
-    saved = _read(first / _MODEL)["layout"]
-    if saved != _layout(mesh):
-        raise InputError(
-            f"{folder} was saved with ckpt_format torch by tensor x pipeline parallel size {saved['tensor']} x "
-            f"{saved['pipeline']} and loads into that only, not into {mesh.layout.tensor} x {mesh.layout.pipeline}; "
-            "keep the sizes, or save with ckpt_format torch_dist, which loads into any layout"
-        )
-    return folder / _name(mesh)
-
-
-def _read(file: Path) -> Any:
-    return torch.load(file, map_location="cpu", mmap=True, weights_only=True)
-
-
-def _entry(shards: Shards) -> Entry:
-    chunks = [(chunk.offsets, chunk.data.detach().cpu().contiguous().clone()) for chunk in shards.chunks]
-    return {"global_shape": shards.global_shape, "chunks": chunks}
-
-
-def _merged(ranks: list[dict[str, Entry]]) -> dict[str, Entry]:
-    """Collect the rectangles of all ranks; those that several ranks hold are kept once."""
-    whole: dict[str, Entry] = {}
-    for entries in ranks:
-        for name, entry in entries.items():
-            known = whole.setdefault(name, {"global_shape": entry["global_shape"], "chunks": []})
-            seen = {tuple(offsets) for offsets, _ in known["chunks"]}
-            known["chunks"] += [(offsets, data) for offsets, data in entry["chunks"] if tuple(offsets) not in seen]
-    return whole
-
-
-def _cut(shards: Shards) -> int:
-    """Return the dim along which the rectangles of a parameter follow one another."""
-    first, last = shards.chunks[0].offsets, shards.chunks[-1].offsets
-    return next((dim for dim, (a, b) in enumerate(zip(first, last, strict=True)) if a != b), 0)
-
-
-def _whole(shards: Shards) -> Tensor:
-    """Return a parameter's rectangles as the local tensor they are cut from (its padding rows left out)."""
-    return torch.cat([chunk.data.detach().cpu() for chunk in shards.chunks], dim=_cut(shards))
-
-
-def _copy_overlap(source: Chunk, target: Chunk) -> None:
-    source_view, target_view = source.data, target.data
-    for dim, (a, b) in enumerate(zip(source.offsets, target.offsets, strict=True)):
-        start = max(a, b)
-        length = min(a + source.data.shape[dim], b + target.data.shape[dim]) - start
-        if length <= 0:
-            return
-        source_view = source_view.narrow(dim, start - a, length)
-        target_view = target_view.narrow(dim, start - b, length)
-    target_view.copy_(source_view)
+def _other_layout(folder: Path, saved: Mapping[str, int] | None, mesh: Mesh) -> str:
+    if saved is None:
+        return f"{folder} is of ckpt_format torch and was not written by Primus; convert it to torch_dist first"
+    return (
+        f"{folder} was saved with ckpt_format torch by tensor_model_parallel_size {saved['tensor']} and "
+        f"pipeline_model_parallel_size {saved['pipeline']}, and loads into these only; the run has {mesh.layout.tensor} and "
+        f"{mesh.layout.pipeline}. Keep the sizes, or save with ckpt_format torch_dist, which loads into any layout"
+    )

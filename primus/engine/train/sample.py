@@ -3,10 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
-from primus.engine.checkpoint import dist_format, torch_format
 from primus.engine.checkpoint.folder import iteration_folder, newest
+from primus.engine.checkpoint.load import load_weights
 from primus.engine.config import ParallelConfig, serialize
 from primus.engine.data.tokenizer import build_tokenizer
 from primus.engine.inference.sampling import generate
@@ -40,12 +38,7 @@ def sample_run(config_file: Path, *, prompt: str, max_new_tokens: int, temperatu
         seed=config.rng.seed,
         streams=RandomStreams(config.rng.seed, mesh.coordinates, device),
     )
-    folder, shards = iteration_folder(base, iteration), model_shards(model, mesh)
-    with torch.no_grad():
-        if torch_format.is_torch_format(folder):
-            torch_format.load_tensors(folder, shards, {}, mesh=mesh)
-        else:
-            dist_format.load_tensors(folder, shards, mesh=mesh)
+    load_weights(iteration_folder(base, iteration), model_shards(model, mesh), mesh=mesh)
     ids = generate(
         model,
         tokenizer.tokenize(prompt) or [tokenizer.eod],

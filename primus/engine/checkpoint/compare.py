@@ -1,0 +1,107 @@
+"""What a checkpoint holds against what the run asks for: names, shapes, architecture.
+
+Two kinds of difference, by who lacks the tensor. Megatron's strictness names call what the checkpoint lacks "unexpected" and
+what the run has no use for "missing"; messages say which side lacks it instead.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Difference", "architecture_problems", "difference", "summary"]
+
+Shape = tuple[int, ...]
+
+_ARCHITECTURE = (
+    ("num_layers",),
+    ("hidden_size",),
+    ("attention", "num_attention_heads"),
+    ("attention", "num_query_groups"),
+    ("attention", "kv_channels"),
+    ("activation",),
+    ("normalization",),
+    ("position", "type"),
+    ("tie_embeddings",),
+)
+"""Fields of the model that must agree on a full resume: some change the function without changing a shape."""
+
+_LAYER = re.compile(r"((?:optimizer\.state\.\w+\.)?decoder\.layers\.\d+)\..+")
+_SHOWN = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Names and shapes that do not fit."""
+
+    not_stored: tuple[str, ...]
+    """The run asks for them, the checkpoint lacks them."""
+    not_wanted: tuple[str, ...]
+    """The checkpoint holds them, the run has no place for them."""
+    unlike: tuple[str, ...]
+    """Sentences about tensors whose shapes differ."""
+
+
+def difference(wanted: Mapping[str, Shape], stored: Mapping[str, Shape], *, with_optimizer: bool) -> Difference:
+    """Compare what all ranks ask for with what is stored; optimizer state that nobody asks for is no difference."""
+    unlike = [
+        f"{name} has shape {list(stored[name])} in the checkpoint and {list(shape)} in the run"
+        for name, shape in wanted.items()
+        if name in stored and stored[name] != shape
+    ]
+    left = [name for name in stored if name not in wanted and (with_optimizer or not name.startswith("optimizer."))]
+    return Difference(tuple(n for n in wanted if n not in stored), tuple(left), tuple(unlike))
+
+
+def architecture_problems(saved: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each field of the model in which a checkpoint and the run differ."""
+    pairs = [(path[-1] if path[0] != "position" else "position_embedding_type", path) for path in _ARCHITECTURE]
+    return [
+        f"{name}: the checkpoint was saved with {_at(saved, path)}, the run says {_at(ours, path)}"
+        for name, path in pairs
+        if _at(saved, path) != _at(ours, path)
+    ]
+
+
+def summary(names: Sequence[str]) -> str:
+    """List tensors briefly: a layer's tensors are one entry."""
+    counts: dict[str, int] = {}
+    for name in names:
+        match = _LAYER.fullmatch(name)
+        entry = f"{match[1]}.*" if match else name
+        counts[entry] = counts.get(entry, 0) + 1
+    parts = [f"{entry} ({count} tensors)" if entry.endswith(".*") else entry for entry, count in counts.items()]
+    rest = len(parts) - _SHOWN
+    return ", ".join(parts[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def refusal(folder: Path, found: Difference, strictness: str) -> list[str]:
+    """Return why `dist_ckpt_strictness` forbids loading, [] if it does not.
+
+    With `assume_ok_unexpected` nothing is compared beforehand, and reading what is not there fails all the same.
+    """
+    problems = list(found.unlike)
+    if found.not_stored and strictness in ("assume_ok_unexpected", "raise_unexpected", "raise_all"):
+        problems.append(f"not in the checkpoint {folder}: {summary(found.not_stored)}")
+    if found.not_wanted and strictness == "raise_all":
+        problems.append(f"in the checkpoint {folder} and not in the run: {summary(found.not_wanted)}")
+    if len(problems) > len(found.unlike):
+        problems.append(f"dist_ckpt_strictness is {strictness}; log_all would name these and go on with the rest")
+    return problems
+
+
+def remarks(found: Difference, strictness: str) -> list[str]:
+    """Return what `dist_ckpt_strictness` wants to be said about a load that goes on."""
+    lines = []
+    if found.not_stored and strictness in ("log_unexpected", "log_all"):
+        lines.append(f"NOT restored, not in the checkpoint: {summary(found.not_stored)}")
+    if found.not_wanted and strictness == "log_all":
+        lines.append(f"NOT used, in the checkpoint only: {summary(found.not_wanted)}")
+    return lines
+
+
+def _at(values: Mapping[str, Any], path: Sequence[str]) -> Any:
+    for name in path:
+        values = values.get(name, {})
+    return values
