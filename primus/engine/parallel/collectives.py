@@ -12,18 +12,27 @@ from torch import Tensor
 from primus.engine.parallel.mesh import Group
 
 __all__ = [
+    "Works",
     "all_gather_object",
     "all_reduce_",
     "broadcast_",
     "copy_to_group",
     "gather_last_dim",
     "gather_sequence",
+    "own_part",
     "reduce_scatter_sequence",
     "scatter_sequence",
+    "start_all_gather_",
+    "start_all_reduce_",
+    "start_reduce_scatter_",
     "sum_forward",
+    "wait",
 ]
 
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+
+Works = list[dist.Work]
+"""Collectives under way; `wait` completes them. Empty for a group of one."""
 
 
 def all_reduce_(x: Tensor, group: Group, op: Literal["sum", "max", "min"] = "sum") -> Tensor:
@@ -47,6 +56,45 @@ def all_gather_object(value: Any, group: Group) -> list[Any]:
     values: list[Any] = [None] * group.size
     dist.all_gather_object(values, value, group=group.handle)
     return values
+
+
+def own_part(x: Tensor, group: Group) -> Tensor:
+    """Return this rank's part of the equal parts of dim 0, as a view."""
+    return x.chunk(group.size)[group.index]
+
+
+def start_all_reduce_(x: Tensor, group: Group) -> Works:
+    """Start to sum `x` in place over the group; no gradient."""
+    return [dist.all_reduce(x, group=group.handle, async_op=True)] if group.size > 1 else []
+
+
+def start_reduce_scatter_(x: Tensor, group: Group) -> Works:
+    """Start to sum the own part of `x` over the group; the other parts become void. No gradient.
+
+    gloo sums all parts: its reduce-scatter works through fresh memory (16 M floats, 2 ranks: 171 ms, all-reduce 58 ms).
+    """
+    if group.size == 1 or _is_gloo(group):
+        return start_all_reduce_(x, group)
+    return [dist.reduce_scatter_single(own_part(x, group), x, group=group.handle, async_op=True)]
+
+
+def start_all_gather_(x: Tensor, group: Group) -> Works:
+    """Start to fill the other parts of `x` from the ranks that own them; no gradient.
+
+    gloo broadcasts each part: its all-gather works through fresh memory (16 M floats, 2 ranks: 125 ms, broadcasts 35 ms).
+    """
+    if group.size == 1:
+        return []
+    if _is_gloo(group):
+        parts = zip(group.ranks, x.chunk(group.size), strict=True)
+        return [dist.broadcast(part, source, group=group.handle, async_op=True) for source, part in parts]
+    return [dist.all_gather_single(x, own_part(x, group), group=group.handle, async_op=True)]
+
+
+def wait(works: Works) -> None:
+    """Complete collectives: the CPU waits for gloo, the current stream for the device."""
+    for work in works:
+        work.wait()
 
 
 def copy_to_group(x: Tensor, group: Group) -> Tensor:
@@ -99,17 +147,24 @@ def _split(x: Tensor, group: Group, dim: int) -> Tensor:
 
 
 def _gathered(x: Tensor, group: Group, dim: int) -> Tensor:
-    out = x.new_empty((group.size, *x.shape))
-    dist.all_gather_single(out.flatten(0, 1) if x.dim() else out, x.contiguous(), group=group.handle)
-    return out.flatten(0, 1) if dim == 0 else torch.cat(tuple(out), dim=dim)
+    out = x.new_empty((group.size * x.shape[0], *x.shape[1:]))
+    own_part(out, group).copy_(x)
+    wait(start_all_gather_(out, group))
+    return out if dim == 0 else torch.cat(out.chunk(group.size), dim=dim)
 
 
 def _scattered_sum(x: Tensor, group: Group, dim: int) -> Tensor:
     if dim != 0:
         return _scattered_sum(x.movedim(dim, 0), group, 0).movedim(0, dim).contiguous()
+    if _is_gloo(group):
+        return own_part(_sum(x, group), group).clone()
     out = x.new_empty((x.shape[0] // group.size, *x.shape[1:]))
     dist.reduce_scatter_single(out, x.contiguous(), group=group.handle)
     return out
+
+
+def _is_gloo(group: Group) -> bool:
+    return str(dist.get_backend(group.handle)) == "gloo"
 
 
 class _Copy(torch.autograd.Function):

@@ -41,12 +41,25 @@ class Layout:
     use_tp_pp_dp_mapping: bool = False
 
     def __post_init__(self) -> None:
-        for name, unit in (("tensor x context x pipeline", self._dense_unit), ("expert x pipeline", self._expert_unit)):
+        degrees = (self.world_size, self.tensor, self.context, self.pipeline, self.expert, self._expert_tensor)
+        if min(degrees) < 1:
+            raise ConfigError(
+                f"world size {self.world_size}, tensor {self.tensor}, context {self.context}, pipeline {self.pipeline}, expert "
+                f"{self.expert}, expert tensor {self._expert_tensor}: each of these numbers must be at least 1"
+            )
+        dense, expert = "tensor x context x pipeline", "expert tensor x expert x pipeline"
+        for name, unit in ((dense, self._dense_unit), (expert, self._expert_unit)):
             if self.world_size % unit:
                 raise ConfigError(
                     f"{self.world_size} processes cannot be divided into groups of {unit} ({name} parallel size); "
                     f"use {max(1, self.world_size // unit) * unit} or {(self.world_size // unit + 1) * unit} processes"
                 )
+        if self.use_tp_pp_dp_mapping and self.pipeline > 1 and self.expert > 1 and self._expert_unit != self._dense_unit:
+            raise ConfigError(
+                f"use_tp_pp_dp_mapping with {self.pipeline} pipeline stages: expert tensor {self._expert_tensor} x expert "
+                f"{self.expert} must be tensor {self.tensor} x context {self.context}, or the stages of experts and of dense "
+                "parameters lie on different ranks; choose such sizes or set use_tp_pp_dp_mapping: false"
+            )
 
     @property
     def data(self) -> int:
@@ -75,17 +88,27 @@ class Layout:
 
     def groups(self, *axes: Axis, grid: Grid = "dense") -> tuple[tuple[int, ...], ...]:
         """Return the ascending rank lists that differ in `axes` only, the world cut into them."""
-        sizes, stride, strides = self.sizes(grid), 1, {}
-        for axis in self.order:
-            strides[axis] = stride
-            stride *= sizes[axis]
+        sizes, strides = self.sizes(grid), self._strides(grid)
         inner = _offsets([(sizes[a], strides[a]) for a in self.order if a in axes])
         outer = _offsets([(sizes[a], strides[a]) for a in self.order if a not in axes])
         return tuple(tuple(base + offset for offset in inner) for base in outer)
 
+    def neighbour(self, rank: int, axis: Axis, step: int) -> int:
+        """Return the rank `step` places further along a dense axis, which closes to a ring."""
+        size, stride = self.sizes()[axis], self._strides("dense")[axis]
+        place = rank // stride % size
+        return rank + ((place + step) % size - place) * stride
+
     @property
     def _expert_tensor(self) -> int:
         return self.tensor if self.expert_tensor is None else self.expert_tensor
+
+    def _strides(self, grid: Grid) -> dict[Axis, int]:
+        sizes, stride, strides = self.sizes(grid), 1, dict[Axis, int]()
+        for axis in self.order:
+            strides[axis] = stride
+            stride *= sizes[axis]
+        return strides
 
     @property
     def _dense_unit(self) -> int:

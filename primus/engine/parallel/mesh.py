@@ -3,6 +3,7 @@
 A group of one needs no process group, so serial code is parallel code with groups of one.
 """
 
+import hashlib
 import os
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,6 +14,7 @@ from torch.distributed import ProcessGroup
 
 from primus.engine.config import DistConfig, ParallelConfig
 from primus.engine.parallel.layout import Axis, Coordinates, Layout
+from primus.errors import ConfigError
 
 __all__ = ["Group", "Mesh", "build_mesh", "layout_of", "single_mesh"]
 
@@ -71,12 +73,56 @@ def layout_of(parallel: ParallelConfig, world_size: int) -> Layout:
 
 def single_mesh(device: torch.device | str = "cpu") -> Mesh:
     """Return the mesh of a process that is alone."""
+    return _single(Layout(world_size=1), torch.device(device))
+
+
+def build_mesh(parallel: ParallelConfig, config: DistConfig, device: torch.device, *, agreed: str = "") -> Mesh:
+    """Join the launcher's world and make this rank's groups.
+
+    `agreed` is a text that must be the same on all ranks (the configuration). It is compared before groups are made: ranks with
+    different layouts would wait for one another in vain. ConfigError on every rank names those that differ.
+    """
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    layout = layout_of(parallel, world_size)
+    if world_size == 1:
+        return _single(layout, device)
+    timeout = timedelta(minutes=config.timeout_minutes)
+    if not dist.is_initialized():
+        is_cuda = device.type == "cuda"
+        dist.init_process_group(config.backend if is_cuda else "gloo", timeout=timeout, device_id=device if is_cuda else None)
+    _check_agreed(agreed)
+    rank = dist.get_rank()
+    everyone = Group(tuple(range(world_size)), rank, dist.group.WORLD)
+    known = {everyone.ranks: everyone}
+
+    def group(*axes: Axis) -> Group:
+        """Make the group of this rank; equal groups of several axes are one."""
+        ranks = next(ranks for ranks in layout.groups(*axes) if rank in ranks)
+        if ranks not in known:
+            known[ranks] = Group(ranks, ranks.index(rank), _new_group(ranks, timeout))
+        return known[ranks]
+
+    return Mesh(
+        layout=layout,
+        rank=rank,
+        device=device,
+        coordinates=layout.coordinates(rank),
+        world=everyone,
+        tp=group("tp"),
+        cp=group("cp"),
+        dp=group("dp"),
+        dp_cp=group("dp", "cp"),
+        pp=group("pp"),
+        mp=group("tp", "pp"),
+    )
+
+
+def _single(layout: Layout, device: torch.device) -> Mesh:
     alone = Group((0,), 0)
-    layout = Layout(world_size=1)
     return Mesh(
         layout=layout,
         rank=0,
-        device=torch.device(device),
+        device=device,
         coordinates=layout.coordinates(0),
         world=alone,
         tp=alone,
@@ -88,35 +134,23 @@ def single_mesh(device: torch.device | str = "cpu") -> Mesh:
     )
 
 
-def build_mesh(parallel: ParallelConfig, config: DistConfig, device: torch.device) -> Mesh:
-    """Join the launcher's world and make this rank's groups; every rank makes all groups in one order."""
-    world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    layout = layout_of(parallel, world_size)
-    if world_size > 1 and not dist.is_initialized():
-        backend = config.backend if device.type == "cuda" else "gloo"
-        bound = device if device.type == "cuda" else None
-        dist.init_process_group(backend, timeout=timedelta(minutes=config.timeout_minutes), device_id=bound)
-    rank = dist.get_rank() if world_size > 1 else 0
+def _new_group(ranks: tuple[int, ...], timeout: timedelta) -> ProcessGroup | None:
+    """Make a group with its members alone: were all ranks to take part in all groups, thousands of ranks would wait for hours.
 
-    def group(*axes: Axis) -> Group:
-        mine = Group((rank,), 0)
-        for ranks in layout.groups(*axes):
-            handle = dist.new_group(list(ranks)) if len(ranks) > 1 else None
-            if rank in ranks:
-                mine = Group(ranks, ranks.index(rank), handle)
-        return mine
+    Sizes are the same all over the grid, so every rank makes equally many groups, in one order, as torch's naming asks for.
+    """
+    if len(ranks) == 1:
+        return None
+    handle: ProcessGroup = dist.new_group(list(ranks), timeout=timeout, use_local_synchronization=True)
+    return handle
 
-    everyone = tuple(range(world_size))
-    return Mesh(
-        layout=layout,
-        rank=rank,
-        device=device,
-        coordinates=layout.coordinates(rank),
-        world=Group(everyone, rank, dist.group.WORLD if world_size > 1 else None),
-        tp=group("tp"),
-        cp=group("cp"),
-        dp=group("dp"),
-        dp_cp=group("dp", "cp"),
-        pp=group("pp"),
-        mp=group("tp", "pp"),
-    )
+
+def _check_agreed(text: str) -> None:
+    digests: list[str] = [""] * dist.get_world_size()
+    dist.all_gather_object(digests, hashlib.sha256(text.encode()).hexdigest())
+    others = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+    if others:
+        raise ConfigError(
+            f"rank(s) {', '.join(map(str, others))} of {len(digests)} were started with another configuration than rank 0; "
+            "start all ranks from one file with the same overrides"
+        )

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from primus.engine.parallel.layout import Layout
+from primus.engine.parallel.layout import Axis, Layout
 from primus.errors import ConfigError
 
 
@@ -43,6 +43,34 @@ def test_every_axis_cuts_the_world_into_ranks_that_differ_there_only(world_size:
             assert [getattr(place, axis) for place in places] == list(range(layout.sizes()[axis]))
             others = {tuple(getattr(p, a) for a in ("tp", "cp", "dp", "pp") if a != axis) for p in places}
             assert len(others) == 1
+
+
+@pytest.mark.parametrize("alternative", [False, True])
+def test_both_grids_have_the_same_stages_and_as_many_places(alternative: bool) -> None:
+    layout = Layout(
+        world_size=4096, tensor=4, context=2, pipeline=8, expert=8, expert_tensor=1, use_tp_pp_dp_mapping=alternative
+    )
+    assert layout.groups("pp") == layout.groups("pp", grid="expert")
+    sizes = layout.sizes("expert")
+    assert layout.tensor * layout.context * layout.data == sizes["tp"] * sizes["ep"] * sizes["dp"]
+
+
+@pytest.mark.parametrize("axis", ["tp", "cp", "dp", "pp"])
+def test_neighbours_are_the_next_in_the_group_and_close_to_a_ring(axis: Axis) -> None:
+    layout = Layout(world_size=48, tensor=2, context=2, pipeline=4)
+    for group in layout.groups(axis):
+        assert [layout.neighbour(rank, axis, 1) for rank in group] == [*group[1:], group[0]]
+        assert [layout.neighbour(rank, axis, -1) for rank in group] == [group[-1], *group[:-1]]
+
+
+def test_size_below_one_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"tensor 0, .* must be at least 1"):
+        Layout(world_size=4, tensor=0)
+
+
+def test_stages_of_experts_and_dense_parameters_must_coincide() -> None:
+    with pytest.raises(ConfigError, match=r"expert tensor 1 x expert 2 must be tensor 2 x context 2"):
+        Layout(world_size=32, tensor=2, context=2, pipeline=2, expert=2, expert_tensor=1, use_tp_pp_dp_mapping=True)
 
 
 def test_impossible_world_says_which_sizes_would_do() -> None:
