@@ -13,7 +13,7 @@ from pathlib import Path
 from primus.core.launch.place import Place
 from primus.errors import InputError
 
-__all__ = ["Become", "become", "start", "write_config"]
+__all__ = ["Become", "become", "sample_command", "start", "write_config"]
 
 Become = Callable[[list[str], Mapping[str, str]], None]
 
@@ -31,6 +31,12 @@ def become(command: list[str], env: Mapping[str, str]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(command[0], command, dict(env))
+
+
+def sample_command(config: Path, options: Mapping[str, object]) -> list[str]:
+    """Return the command that samples from a run; `options` are the words of `primus.engine.generate`."""
+    words = [f"{name}={value}" for name, value in options.items()]
+    return [sys.executable, "-m", "primus.engine.generate", str(config), *words]
 
 
 def write_config(container: str, run_folder: Path) -> Path:

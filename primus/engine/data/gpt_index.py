@@ -1,7 +1,7 @@
 """Which tokens make up which sample: Megatron-Core's document, sample and shuffle index, computed with numpy. No torch.
 
 Samples are windows of `seq + 1` tokens over the shuffled documents laid end to end, each sharing one token with the next:
-sample k starts at token `k * seq`. So the walk over documents is one search in the cumulated lengths.
+sample k starts at token `k * seq`. So the walk over documents is a division of their cumulated lengths.
 """
 
 from dataclasses import dataclass
@@ -67,13 +67,15 @@ def _document_order(documents: NDArray[np.int32], epochs: int, separate: bool, r
 def _sample_starts(
     order: NDArray[np.int32], lengths: NDArray[np.int32], seq_length: int, total: int
 ) -> NDArray[np.int64] | NDArray[np.int32]:
-    ends = np.cumsum(lengths[order], dtype=np.int64)
-    positions = np.arange(total + 1, dtype=np.int64) * seq_length
-    places = np.searchsorted(ends, positions, side="right")
-    starts = ends[places] - lengths[order[places]]
-    small = len(order) <= np.iinfo(np.int32).max and int(lengths.max(initial=0)) <= np.iinfo(np.int32).max
+    taken = lengths[order]
+    ends = np.cumsum(taken, dtype=np.int64)
+    # Samples that start before a document ends; as starts lie seq_length apart, dividing finds them without a search.
+    starts_before = np.minimum(-(-ends // seq_length), total + 1)
+    starts_in = np.diff(starts_before, prepend=0)
+    small = max(len(order), int(taken.max(initial=0))) <= np.iinfo(np.int32).max
     samples = np.empty((total + 1, 2), np.int32 if small else np.int64)
-    samples[:, 0], samples[:, 1] = places, positions - starts
+    samples[:, 0] = np.repeat(np.arange(len(order), dtype=samples.dtype), starts_in)
+    samples[:, 1] = np.arange(total + 1, dtype=np.int64) * seq_length - np.repeat(ends - taken, starts_in)
     samples[0] = 0  # also when the first documents are empty
     return samples
 

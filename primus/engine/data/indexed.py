@@ -140,7 +140,17 @@ class IndexedDatasetBuilder:
         first = len(self._lengths)
         self._lengths += other.sequence_lengths.tolist()
         self._documents += (other.document_indices[1:] + first).tolist()
-        with Path(f"{prefix}.bin").open("rb") as source:
+        self._copy(Path(f"{prefix}.bin"))
+
+    def add_tokens(self, file: Path, lengths: NDArray[np.int32]) -> None:
+        """Append documents of one sequence each, whose tokens stand back to back in `file`."""
+        first = len(self._lengths)
+        self._lengths += lengths.tolist()
+        self._documents += range(first + 1, first + len(lengths) + 1)
+        self._copy(file)
+
+    def _copy(self, file: Path) -> None:
+        with file.open("rb") as source:
             shutil.copyfileobj(source, self._bin, 16 << 20)
 
     def finish(self) -> None:

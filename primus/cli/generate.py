@@ -1,0 +1,37 @@
+"""`primus generate RUN`: a sample from the newest checkpoint of a run."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from primus.core.launch.start import become, sample_command
+from primus.errors import InputError
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+
+@app.command()
+def generate(
+    run: Annotated[Path, typer.Argument(help="Run folder, the one that holds config.yaml.")],
+    prompt: Annotated[str, typer.Option(help="Text to continue; empty starts a new document.")] = "",
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest continuation, in tokens.")] = 64,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 always takes the likeliest token.")] = 0.8,
+    top_p: Annotated[float, typer.Option(min=0.0, max=1.0, help="Draw from the likeliest tokens of this total.")] = 0.95,
+    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
+) -> None:
+    """Continue a prompt with the newest checkpoint of a run."""
+    config = run / "config.yaml"
+    if not config.is_file():
+        raise InputError(f"{run} is not a run folder: it holds no config.yaml")
+    options = {
+        "--prompt": prompt,
+        "--max-new-tokens": max_new_tokens,
+        "--temperature": temperature,
+        "--top-p": top_p,
+        "--seed": seed,
+    }
+    become(sample_command(config, options), os.environ)

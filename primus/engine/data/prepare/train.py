@@ -1,0 +1,55 @@
+"""`train_tokenizer`: a byte-level BPE tokenizer from text, saved as a Hugging Face folder. No torch."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from primus.engine.data.prepare.sources import cut_into_units, find_files, read_unit
+from primus.errors import InputError
+
+__all__ = ["END_OF_TEXT", "train_tokenizer"]
+
+END_OF_TEXT = "<|endoftext|>"
+
+
+def train_tokenizer(
+    inputs: Sequence[str],
+    folder: Path,
+    *,
+    vocab_size: int,
+    json_key: str = "text",
+    overwrite: bool = False,
+    show_progress: bool = True,
+) -> int:
+    """Write `folder/tokenizer.json` and its config; return the vocabulary's size, at most `vocab_size`.
+
+    `tokenizer_type: HuggingFaceTokenizer` with `tokenizer_model: FOLDER` uses it. Documents end with `<|endoftext|>`.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    if vocab_size < 257:
+        raise InputError(f"vocab_size is {vocab_size}; byte-level BPE needs 256 ids for the bytes and one for {END_OF_TEXT}")
+    target = folder / "tokenizer.json"
+    if target.exists() and not overwrite:
+        raise InputError(f"{target} exists already; choose another folder, or give --overwrite")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=show_progress,
+    )
+    tokenizer.train_from_iterator(_texts(inputs, json_key), trainer)
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(target))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END_OF_TEXT, "bos_token": END_OF_TEXT}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1), encoding="utf-8")
+    return int(tokenizer.get_vocab_size())
+
+
+def _texts(inputs: Sequence[str], json_key: str) -> Iterator[str]:
+    """Yield what can be read; preparing the same input names what cannot."""
+    for unit in cut_into_units(find_files(inputs)):
+        yield from (document.text for document in read_unit(unit, json_key) if document.problem is None)

@@ -1,0 +1,154 @@
+"""Preparing text: every token once, whatever is broken, empty, killed or repeated."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from primus.engine.config import TokenizerConfig
+from primus.engine.data.indexed import IndexedDataset
+from primus.engine.data.prepare import PrepareOptions, prepare, train_tokenizer
+from primus.engine.data.prepare.sources import cut_into_units, read_unit
+from primus.engine.data.tokenizer import build_tokenizer
+from primus.errors import InputError
+
+NULL = TokenizerConfig(type="NullTokenizer", vocab_size=99)
+ONE = PrepareOptions(workers=1)
+
+
+def documents_of(prefix: Path) -> list[list[int]]:
+    dataset = IndexedDataset(prefix)
+    return [dataset[i].tolist() for i in range(len(dataset))]
+
+
+def json_lines(file: Path, texts: list[str]) -> None:
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+
+def test_empty_documents_are_reported_and_every_other_token_is_there_once(tmp_path: Path) -> None:
+    json_lines(tmp_path / "in.jsonl", ["", "1 2", "3", "", "4 5 6", ""])
+    report = prepare([str(tmp_path / "in.jsonl")], tmp_path / "out", NULL, ONE)
+    assert [place.rsplit(":", 1)[1] for place in report.empty] == ["1", "4", "6"]
+    assert (report.documents, report.tokens) == (3, 9)
+    assert documents_of(tmp_path / "out") == [[1, 2, 99], [3, 99], [4, 5, 6, 99]]
+
+
+def test_broken_lines_stop_the_run_by_file_and_line_unless_they_may_be_skipped(tmp_path: Path) -> None:
+    file = tmp_path / "in.jsonl"
+    file.write_text('{"text": "1"}\nnot json\n{"other": 2}\n[3]\n{"text": 5}\n{"text": "6"}\n')
+    with pytest.raises(InputError) as caught:
+        prepare([str(file)], tmp_path / "out", NULL, ONE)
+    for part in ("4 documents", f"{file}:2 is not JSON", f"{file}:3 has no text; it has other", ":4 is a list", ":5 has a int"):
+        assert part in str(caught.value)
+    assert not (tmp_path / "out.idx").exists()
+    report = prepare([str(file)], tmp_path / "out", NULL, PrepareOptions(workers=1, skip_broken=True))
+    assert (report.documents, len(report.broken)) == (2, 4)
+
+
+def test_text_files_json_lines_and_parquet_in_a_folder_are_all_read(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    (source / "deep").mkdir(parents=True)
+    (source / "deep" / "c.txt").write_text("7 8")
+    json_lines(source / "a.jsonl", ["1", "2"])
+    pq.write_table(pa.table({"text": ["3", "4", "5"]}), source / "b.parquet", row_group_size=2)
+    prepare([str(source)], tmp_path / "out", NULL, PrepareOptions(workers=1, append_eod=False))
+    assert documents_of(tmp_path / "out") == [[1], [2], [3], [4], [5], [7, 8]]
+
+
+def test_lines_that_cross_the_cut_of_units_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("primus.engine.data.prepare.sources._UNIT_BYTES", 37)
+    texts = [f"text number {i}" * (i % 4) for i in range(60)]
+    json_lines(tmp_path / "in.jsonl", texts)
+    units = cut_into_units([tmp_path / "in.jsonl"])
+    found = [document for unit in units for document in read_unit(unit, "text")]
+    assert len(units) > 20
+    assert [document.text for document in found] == texts
+    assert [document.where.rsplit(":", 1)[1] for document in found] == [str(i + 1) for i in range(60)]
+
+
+def test_existing_output_needs_overwrite_and_foreign_files_stay(tmp_path: Path) -> None:
+    json_lines(tmp_path / "in.jsonl", ["1"])
+    (tmp_path / "out.txt").write_text("mine")
+    prepare([str(tmp_path / "in.jsonl")], tmp_path / "out", NULL, ONE)
+    with pytest.raises(InputError, match=r"exist already.*--overwrite"):
+        prepare([str(tmp_path / "in.jsonl")], tmp_path / "out", NULL, ONE)
+    prepare([str(tmp_path / "in.jsonl")], tmp_path / "out", NULL, PrepareOptions(workers=1, overwrite=True))
+    assert (tmp_path / "out.txt").read_text() == "mine"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in.jsonl", "out.bin", "out.idx", "out.txt"]
+
+
+def test_missing_input_and_input_without_text_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        prepare([str(tmp_path / "nope*")], tmp_path / "out", NULL, ONE)
+    json_lines(tmp_path / "in.jsonl", ["", ""])
+    with pytest.raises(InputError, match=r"no document with text \(2 empty"):
+        prepare([str(tmp_path / "in.jsonl")], tmp_path / "out", NULL, ONE)
+
+
+@pytest.mark.slow  # starts processes and kills them
+def test_killed_run_goes_on_and_writes_the_same_bytes(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    for number in range(40):
+        json_lines(source / f"{number:02d}.jsonl", [" ".join(str((i * number) % 99) for i in range(2000)) for _ in range(40)])
+    prepare([str(source)], tmp_path / "whole", NULL, ONE)
+    code = (
+        "from pathlib import Path\nfrom primus.engine.config import TokenizerConfig\n"
+        "from primus.engine.data.prepare import PrepareOptions, prepare\n"
+        "if __name__ == '__main__':\n"
+        f"    prepare([{str(source)!r}], Path({str(tmp_path / 'cut')!r}),"
+        " TokenizerConfig(type='NullTokenizer', vocab_size=99), PrepareOptions(workers=1))\n"
+    )
+    (tmp_path / "run.py").write_text(code)
+    process = subprocess.Popen([sys.executable, str(tmp_path / "run.py")], start_new_session=True)
+    parts = tmp_path / "cut.parts"
+    while len(list(parts.glob("*.json")) if parts.exists() else []) < 5:
+        time.sleep(0.01)
+        assert process.poll() is None
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    kept = {file: file.stat().st_mtime_ns for file in parts.glob("*.json")}
+    assert kept
+    assert not (tmp_path / "cut.idx").exists()
+    report = prepare([str(source)], tmp_path / "cut", NULL, ONE)
+    assert report.documents == 1600
+    for suffix in (".bin", ".idx"):
+        assert (tmp_path / f"cut{suffix}").read_bytes() == (tmp_path / f"whole{suffix}").read_bytes()
+
+
+def test_trained_tokenizer_opens_as_a_hugging_face_folder_and_returns_the_text(tmp_path: Path) -> None:
+    text = "def add(a, b):\n    return a + b  # añadir\n" * 50
+    (tmp_path / "in.py").write_text(text)
+    size = train_tokenizer([str(tmp_path / "in.py")], tmp_path / "tok", vocab_size=300, show_progress=False)
+    tokenizer = build_tokenizer(TokenizerConfig(type="HuggingFaceTokenizer", model=str(tmp_path / "tok")))
+    assert tokenizer.vocab_size == size <= 300
+    ids = tokenizer.tokenize(text)
+    assert tokenizer.detokenize(ids) == text
+    assert tokenizer.eod not in ids
+    prepare(
+        [str(tmp_path / "in.py")],
+        tmp_path / "out",
+        TokenizerConfig(type="HuggingFaceTokenizer", model=str(tmp_path / "tok")),
+        ONE,
+    )
+    assert documents_of(tmp_path / "out") == [[*ids, tokenizer.eod]]
+    with pytest.raises(InputError, match="exists already"):
+        train_tokenizer([str(tmp_path / "in.py")], tmp_path / "tok", vocab_size=300, show_progress=False)
+
+
+@pytest.mark.parametrize(("vocab_size", "dtype"), [(65_536, np.uint16), (65_537, np.int32)])
+def test_ids_fit_their_dtype(vocab_size: int, dtype: type, tmp_path: Path) -> None:
+    json_lines(tmp_path / "in.jsonl", [f"1 {vocab_size - 2}"])
+    prepare(
+        [str(tmp_path / "in.jsonl")], tmp_path / "out", TokenizerConfig(type="NullTokenizer", vocab_size=vocab_size - 1), ONE
+    )
+    assert IndexedDataset(tmp_path / "out").dtype == dtype
+    assert documents_of(tmp_path / "out") == [[1, vocab_size - 2, vocab_size - 1]]
