@@ -5,5 +5,6 @@
 - `collectives.py`: collectives with their gradients
 - `sharding.py`: the division a parameter declares, and rectangles of global tensors
 - `data.py`: flat gradient buffers, buckets, shards of the distributed optimizer
+- `slot.py`: where one parameter's gradient is gathered
 - `random.py`: random streams
 """

@@ -46,7 +46,7 @@ class Rig:
         """Make every gradient element `value` and step."""
         self.buffers.zero_grad()
         for param in self.params.values():
-            param.main_grad.fill_(value)
+            param.grad_slot.add_(torch.full(param.shape, value))
         return self.optimizer.step(**more)
 
     def weights(self) -> dict[str, Tensor]:

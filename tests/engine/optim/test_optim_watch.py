@@ -87,7 +87,7 @@ def bad_gradient_on_last_rank(rank: int, layout: Layout, ddp: DDPConfig) -> str:
     )
     buffers.zero_grad()
     if rank == mesh.world.size - 1:
-        model.first.main_grad[0, 0] = math.nan
+        model.first.grad_slot.add_(torch.full((8, 8), math.nan))
     buffers.finish_grad_sync()
     with pytest.raises(RunError) as failure:
         optimizer.step(origin=watch.origin)
@@ -118,7 +118,7 @@ def large_gradients(rank: int) -> list[str]:
     logging.getLogger("primus.engine.optim.watch").addHandler(handler)
     for value in (1.0, 11.0 if rank == 1 else 1.0):
         buffers.zero_grad()
-        model.weight.main_grad.fill_(value)
+        model.weight.grad_slot.add_(torch.full((4,), value))
         buffers.finish_grad_sync()
     return records
 

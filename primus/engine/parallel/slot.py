@@ -1,0 +1,71 @@
+"""`GradientSlot`: where the gradient of one parameter is gathered over the microbatches of a step.
+
+The first addition of a step overwrites, so that nobody zeroes the memory and nobody reads it back: on a stack of linears with
+64 tokens, 11.5 M weights in fp32 and one thread, a step takes 66-68 ms this way, 68-70 ms if autograd adds into zeroed memory,
+64-65 ms if the linears write their products here.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["GradientSlot", "slot_of"]
+
+
+class GradientSlot:
+    """The gradient of one parameter, as a view of the flat gradients."""
+
+    __slots__ = ("_on_add", "arrivals", "expected", "is_empty", "name", "value")
+
+    def __init__(self, name: str, value: Tensor, on_add: Callable[["GradientSlot"], None]) -> None:
+        """`on_add` is called after each addition."""
+        self.name, self.value, self._on_add = name, value, on_add
+        self.is_empty = True
+        """Nothing was added in this step: what `value` holds is void."""
+        self.arrivals = 0
+        """Additions in the last backward of this step."""
+        self.expected = 0
+        """Additions that complete the gradient, by past steps; 0: not known."""
+
+    def add_(self, grad: Tensor) -> None:
+        """Add a gradient."""
+        if self.is_empty:
+            self.value.copy_(grad)
+        else:
+            self.value.add_(grad)
+        self._added()
+
+    def add_product_(self, a: Tensor, b: Tensor) -> None:
+        """Add a @ b without holding the product, if it has the dtype of the sum.
+
+        For the backward of a linear: it adds dy^T @ x here and gives autograd None as the gradient of the weight.
+        """
+        if a.dtype != self.value.dtype:
+            self.add_(a @ b)
+            return
+        if self.is_empty:
+            torch.mm(a, b, out=self.value)
+        else:
+            self.value.addmm_(a, b)
+        self._added()
+
+    def empty(self) -> None:
+        """Start a step."""
+        self.is_empty, self.arrivals = True, 0
+
+    def complete(self) -> None:
+        """End the last backward of a step: a parameter that took no part has a gradient of zero."""
+        if self.is_empty:
+            self.value.zero_()
+            self.is_empty = False
+        self.expected = max(self.expected, self.arrivals, 1)
+
+    def _added(self) -> None:
+        self.is_empty = False
+        self._on_add(self)
+
+
+def slot_of(param: nn.Parameter) -> GradientSlot | None:
+    """Return the slot of a parameter; None before its gradient has flat memory, or if it is frozen."""
+    return getattr(param, "grad_slot", None)
