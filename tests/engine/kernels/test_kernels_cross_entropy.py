@@ -38,6 +38,7 @@ def test_token_losses_equal_the_library() -> None:
 @pytest.mark.parametrize("tokens", [1, 64, 65, 150], ids="{} tokens".format)
 def test_chunked_sum_equals_the_library(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "_CHUNK_BYTES", 1)
+    monkeypatch.setattr(room, "_CHUNK_TOKENS", 64)
     hidden, weight, labels, w = case(tokens)
     expected = F.cross_entropy(hidden @ weight.T, labels, reduction="none") @ w
     actual = linear_cross_entropy(hidden, weight, labels, w, Columns(0, 20, ALONE))
