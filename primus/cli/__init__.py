@@ -6,6 +6,7 @@
 - `dry_run.py`: what `--dry-run` prints
 - `config/`: `config show | validate | explain | diff | coverage`
 - `data.py`: `data prepare | train-tokenizer`
+- `generate.py`: `generate`, a sample from a checkpoint
 - `doors.py`: frameworks, their keys and builders
 - `words.py`: KEY=VALUE words beside options
 - `report.py`: errors and notices

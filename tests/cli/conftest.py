@@ -28,6 +28,9 @@ modules:
       global_batch_size: 8
       micro_batch_size: 1
       bf16: false
+      dataloader_type: single
+      seq_length: 64
+      num_workers: 0
 """
 
 

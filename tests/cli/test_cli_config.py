@@ -19,7 +19,7 @@ def test_show_as_json_has_value_and_source_of_every_parameter(primus, monkeypatc
     params = module["params"]
     assert params["lr"] == {"value": 1e-3, "source": "cli"}
     assert params["seed"] == {"value": 3, "source": "env T_SEED"}
-    assert params["profile"] == {"value": False, "source": "tiny.yaml:21"}
+    assert params["profile"] == {"value": False, "source": "tiny.yaml:24"}
     assert params["train_iters"] == {"value": 6, "source": "tiny.yaml:14"}
     assert params["adam_beta2"]["source"].startswith("primus/configs/modules/megatron/")
     assert {name for name, key in KEYS.items() if key.section} - set(params) <= {
@@ -64,8 +64,8 @@ def test_validate_judges_every_file(primus):
     assert outcome.code == 2
     assert outcome.out.splitlines()[0].startswith("tiny.yaml: ok (pre_trainer: ")
     assert outcome.out.splitlines()[1:] == ["wrong.yaml: wrong", "gone.yaml: wrong"]
-    assert "lr abc (wrong.yaml:20) must be a number" in outcome.err
-    assert "sed (wrong.yaml:21) is not a known key" in outcome.err
+    assert "lr abc (wrong.yaml:23) must be a number" in outcome.err
+    assert "sed (wrong.yaml:24) is not a known key" in outcome.err
     assert "gone.yaml: there is no such file" in outcome.err
 
 

@@ -1,0 +1,61 @@
+"""Runs through the command itself: the road from YAML to metrics, alone, spawned and joined, and how a run fails."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow  # each test starts processes that import torch
+
+PRIMUS = ("-m", "primus.cli.main", "train", "pretrain", "--config", "tiny.yaml", "bert_binary_head=false")
+METRICS = Path("out/amd/ann/tiny/metrics.jsonl")
+
+
+def run(*words, through=(), env=None):
+    """Run the command in a process of its own."""
+    command = [sys.executable, *through, *PRIMUS, *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+
+
+def losses():
+    return [json.loads(line)["lm_loss"] for line in METRICS.read_text().splitlines()]
+
+
+def test_two_spawned_ranks_train_like_one(folder):
+    alone = run()
+    assert alone.returncode == 0, alone.stderr
+    expected = losses()
+    assert len(expected) == 6
+    METRICS.unlink()
+    spawned = run("--nproc-per-node", "2")
+    assert spawned.returncode == 0, spawned.stderr
+    assert losses() == pytest.approx(expected, rel=1e-6)
+    METRICS.unlink()
+    joined = run(through=("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"))
+    assert joined.returncode == 0, joined.stderr
+    assert losses() == pytest.approx(expected, rel=1e-6)
+    assert joined.stderr.count("note: bert_binary_head false (cli) has no effect") == 1
+
+
+def test_a_run_repeats_from_its_folder(folder):
+    assert run("train_iters=2").returncode == 0
+    expected = losses()
+    METRICS.unlink()
+    command = [sys.executable, "-m", "primus.engine.worker", "out/amd/ann/tiny/config.yaml"]
+    subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, capture_output=True, timeout=300)
+    assert losses() == expected
+
+
+def test_a_failing_run_is_exit_code_3_alone_and_spawned(folder):
+    words = ("lr=1e30", "min_lr=1e30", "clip_grad=0", "optimizer=sgd", "lr_decay_style=constant")
+    alone = run(*words)
+    assert alone.returncode == 3, alone.stderr
+    spawned = run(*words, "--nproc-per-node", "2")
+    assert spawned.returncode == 3, spawned.stderr
+    assert "failed first:\n" in spawned.stderr
+    assert all("found NaN" in each.stderr for each in (alone, spawned))
+    assert "Traceback" not in spawned.stderr
