@@ -2,12 +2,16 @@
 
 The index, little-endian: magic, u64 version 1, u8 dtype code, u64 sequences, u64 entries of the document array, i32
 lengths in tokens, i64 byte offsets, i64 document boundaries (first 0, last the number of sequences). No torch.
+
+A sequence is what sampling, splits and shuffles call a document; the document array, which may hold several sequences
+together (text that was cut into sentences), is kept in the file and read by nobody here, as in Megatron-Core.
 """
 
 import os
 import shutil
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -16,7 +20,7 @@ from numpy.typing import NDArray
 
 from primus.errors import InputError
 
-__all__ = ["IndexedDataset", "IndexedDatasetBuilder", "best_dtype"]
+__all__ = ["IndexedDataset", "IndexedDatasetBuilder", "best_dtype", "merge"]
 
 _MAGIC = b"MMIDIDX\x00\x00"
 _HEADER = struct.Struct("<9sQBQQ")
@@ -34,7 +38,10 @@ _CODES = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
 
 
 def best_dtype(vocab_size: int) -> np.dtype[np.generic]:
-    """Return the smallest dtype that holds every id below `vocab_size`: uint16 up to 65,536 ids, int32 above."""
+    """Return the smallest dtype that holds every id below `vocab_size`: uint16 up to 65,536 ids, int32 above.
+
+    Megatron's own tool goes over to int32 at 65,500 already; both read either.
+    """
     return np.dtype(np.uint16) if vocab_size <= 65_536 else np.dtype(np.int32)
 
 
@@ -68,9 +75,9 @@ class IndexedDataset:
             return self._mapped()[first : first + stop - start]
         return np.fromfile(self._bin, self.dtype, count=stop - start, offset=first * self.dtype.itemsize)
 
-    def __getstate__(self) -> dict[str, object]:
-        """Leave the mapping out: a loader process maps the file itself."""
-        return self.__dict__ | {"_tokens": None}
+    def __reduce__(self) -> "tuple[partial[IndexedDataset], tuple[str]]":
+        """Travel as a name: another process maps the files itself."""
+        return partial(IndexedDataset, mmap=self._mmap), (self.prefix,)
 
     def _mapped(self) -> NDArray[np.generic]:
         if self._tokens is None:
@@ -89,7 +96,8 @@ class IndexedDataset:
 
 
 def _read_index(file: Path) -> tuple[np.dtype[np.generic], NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
-    data = np.fromfile(file, np.uint8)
+    # Mapped, so that the ranks and loader processes of a machine share one copy of a large index.
+    data = np.memmap(file, np.uint8, mode="r") if file.stat().st_size else np.empty(0, np.uint8)
     if len(data) < _HEADER.size or data[: len(_MAGIC)].tobytes() != _MAGIC:
         raise InputError(f"{file} is not an index of tokens (its first bytes are not {_MAGIC!r})")
     _, version, code, sequences, entries = _HEADER.unpack(data[: _HEADER.size].tobytes())
@@ -108,12 +116,16 @@ def _read_index(file: Path) -> tuple[np.dtype[np.generic], NDArray[np.int32], ND
 
 
 class IndexedDatasetBuilder:
-    """Writes a prefix: add sequences, end documents, and `finish`; as a context manager it finishes unless an error left it."""
+    """Writes a prefix: add documents, and `finish`; as a context manager it finishes unless an error left it.
+
+    Nothing stands under the prefix before it is whole, and what stood there before is replaced at the end.
+    """
 
     def __init__(self, prefix: str | Path, dtype: np.dtype[np.generic]) -> None:
-        """Create `PREFIX.bin`; the index appears when the builder finishes, so half a dataset is never mistaken for one."""
+        """Start a dataset of `dtype`; its folder exists."""
         self.prefix, self.dtype = Path(prefix), np.dtype(dtype)
-        self._bin = Path(f"{prefix}.bin").open("wb")  # noqa: SIM115 - closed by finish
+        self._draft = Path(f"{prefix}.bin.tmp")
+        self._bin = self._draft.open("wb")
         self._lengths: list[int] = []
         self._documents = [0]
 
@@ -125,10 +137,15 @@ class IndexedDatasetBuilder:
             self.finish()
         else:
             self._bin.close()
+            self._draft.unlink()
 
-    def add_document(self, tokens: Sequence[int] | NDArray[np.generic], lengths: Sequence[int] | None = None) -> None:
+    def add_document(self, tokens: Sequence[int] | NDArray[np.integer], lengths: Sequence[int] | None = None) -> None:
         """Append one document; `lengths` divides it into sequences (default: it is one)."""
-        self._bin.write(np.asarray(tokens, self.dtype).tobytes())
+        ids = np.asarray(tokens)
+        narrow = ids.astype(self.dtype)
+        if not np.array_equal(narrow, ids):
+            raise InputError(f"dataset {self.prefix} holds {self.dtype}; ids from {ids.min()} to {ids.max()} do not fit")
+        self._bin.write(narrow.tobytes())
         self._lengths += [len(tokens)] if lengths is None else lengths
         self._documents.append(len(self._lengths))
 
@@ -149,23 +166,36 @@ class IndexedDatasetBuilder:
         self._documents += range(first + 1, first + len(lengths) + 1)
         self._copy(file)
 
+    def finish(self) -> None:
+        """Make the tokens durable, then let them and the index appear."""
+        self._bin.flush()
+        os.fsync(self._bin.fileno())
+        self._bin.close()
+        index, draft = Path(f"{self.prefix}.idx"), Path(f"{self.prefix}.idx.tmp")
+        self._write_index(draft)
+        # The old index goes first: never does one describe the other's tokens.
+        index.unlink(missing_ok=True)
+        self._draft.replace(f"{self.prefix}.bin")
+        draft.replace(index)
+
+    def _write_index(self, file: Path) -> None:
+        lengths = np.asarray(self._lengths, np.int32)
+        sizes = lengths.astype(np.int64) * self.dtype.itemsize
+        with file.open("wb") as index:
+            index.write(_HEADER.pack(_MAGIC, 1, _CODES[self.dtype], len(lengths), len(self._documents)))
+            for array in (lengths, np.cumsum(sizes) - sizes, np.asarray(self._documents, np.int64)):
+                index.write(array.tobytes())
+            index.flush()
+            os.fsync(index.fileno())
+
     def _copy(self, file: Path) -> None:
         with file.open("rb") as source:
             shutil.copyfileobj(source, self._bin, 16 << 20)
 
-    def finish(self) -> None:
-        """Write the index and make both files durable."""
-        self._bin.flush()
-        os.fsync(self._bin.fileno())
-        self._bin.close()
-        lengths = np.asarray(self._lengths, np.int32)
-        sizes = lengths.astype(np.int64) * self.dtype.itemsize
-        offsets = np.concatenate(([0], np.cumsum(sizes)[:-1])).astype(np.int64) if len(sizes) else sizes
-        temporary = Path(f"{self.prefix}.idx.tmp")
-        with temporary.open("wb") as file:
-            file.write(_HEADER.pack(_MAGIC, 1, _CODES[self.dtype], len(lengths), len(self._documents)))
-            for array in (lengths, offsets, np.asarray(self._documents, np.int64)):
-                file.write(array.tobytes())
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(f"{self.prefix}.idx")
+
+def merge(prefixes: Iterable[str | Path], output_prefix: str | Path) -> None:
+    """Write the documents of several datasets of one dtype, in this order, as one dataset."""
+    first, *others = prefixes
+    with IndexedDatasetBuilder(output_prefix, IndexedDataset(first).dtype) as builder:
+        for prefix in (first, *others):
+            builder.add_prefix(prefix)
