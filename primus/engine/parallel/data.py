@@ -189,7 +189,7 @@ class GradientBuffers:
 
     def _lay_out(self, order: list[_Place]) -> list[int]:
         """Give every parameter its offset; return where buckets end."""
-        limit = self._bucket_limit(sum(place.param.numel() for place in order))
+        limit = self._bucket_limit(sum(_round_up(place.param.numel(), _ALIGNMENT) for place in order))
         ends, total = [0], 0
         for place in order:
             place.offset = total
