@@ -4,6 +4,7 @@ norm           RMSNorm, LayerNorm, L2Norm
 rope           rotary frequencies, tables, rotation
 activation     feed-forward non-linearities
 attention      core attention: scaled_dot_product_attention, and the formula
+linear         a linear that writes its weight gradient into the flat gradients
 dropout_add    bias, dropout and residual addition
 cross_entropy  cross entropy over a divided vocabulary, from logits or from hidden states in chunks
 """

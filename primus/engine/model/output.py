@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from primus.engine.kernels.cross_entropy import Columns, linear_cross_entropy, vocab_parallel_cross_entropy
+from primus.engine.kernels.linear import linear
 from primus.engine.model.linears import enter_tensor_parallel
 from primus.engine.model.parameter import Initial, Place, declare
 from primus.engine.parallel import collectives
@@ -52,7 +52,7 @@ class OutputLayer(nn.Module):
         return losses_T.view(S, B).t()
 
     def _own_logits(self, x_SBH: Tensor) -> Tensor:
-        return F.linear(enter_tensor_parallel(x_SBH, self.tp, self.sequence_parallel), self.weight)
+        return linear(enter_tensor_parallel(x_SBH, self.tp, self.sequence_parallel), self.weight)
 
     def _whole_sum(self, x_SBH: Tensor, labels_BS: Tensor, loss_mask_BS: Tensor) -> Tensor:
         losses_BS = self._losses(x_SBH, labels_BS)
