@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import time
+import traceback
 from pathlib import Path
 
 from primus import log as logs
@@ -36,7 +37,9 @@ def main(arguments: list[str]) -> int:
     except PrimusError as error:
         return _end(rank, config, str(error), error.exit_code, with_traceback=False)
     except Exception as error:  # noqa: BLE001 - the last place where it can become an exit code and a cause
-        return _end(rank, config, f"the run failed: {type(error).__name__}: {error}", EXIT_RUN, with_traceback=True)
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        message = f"the run failed: {type(error).__name__}: {error} ({place.filename}:{place.lineno})"
+        return _end(rank, config, message, EXIT_RUN, with_traceback=True)
     return EXIT_DONE
 
 
