@@ -1,0 +1,94 @@
+"""A run that is stopped and resumed is the run that was not: bitwise, whatever is switched on."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import train, write_corpus
+
+pytestmark = pytest.mark.slow  # several whole runs each
+
+EXACT = ("lm_loss", "grad_norm", "learning_rate", "consumed_samples", "global_batch_size", "validation_loss")
+
+CASES: dict[str, tuple[int, dict[str, Any]]] = {
+    "plain": (1, {}),
+    "dropout": (1, {"hidden_dropout": 0.1, "attention_dropout": 0.1}),
+    "sgd": (1, {"optimizer": "sgd", "lr": 0.05}),
+    "torch_format": (1, {"ckpt_format": "torch"}),
+    "bf16": (1, {"bf16": True}),
+    "fp16": (1, {"fp16": True, "initial_loss_scale": 65536.0}),
+    "ramp_up": (1, {"rampup_batch_size": "2 2 12"}),
+    "cyclic": (1, {"dataloader_type": "cyclic"}),
+    "dp2_distributed_optimizer": (2, {"use_distributed_optimizer": True}),
+    "dp2_overlapped": (2, {"overlap_grad_reduce": True, "overlap_param_gather": True, "ddp_num_buckets": 4}),
+    "dp2_torch_format": (2, {"ckpt_format": "torch"}),
+    "tp2_sequence_parallel_dropout": (2, {"tensor_model_parallel_size": 2, "sequence_parallel": True, "hidden_dropout": 0.1}),
+    "loader_workers": (1, {"num_workers": 2}),
+}
+
+
+def exact(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: row[name] for name in EXACT if name in row} for row in rows]
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_resumed_run_is_bitwise_the_straight_run(case: str, tmp_path: Path) -> None:
+    ranks, overrides = CASES[case]
+    save = {**overrides, "save": "ckpt", "save_interval": 100}
+    straight = train(tmp_path, "straight", save, ranks=ranks)
+    train(tmp_path, "cut", {**save, "exit_interval": 3}, ranks=ranks)
+    resumed = train(tmp_path, "cut", {**save, "auto_continue_train": True}, ranks=ranks)
+    assert [row["iteration"] for row in resumed] == [1, 2, 3, 4, 5, 6]
+    assert exact(resumed) == exact(straight)
+
+
+def test_resume_in_the_middle_of_an_epoch_and_of_validation(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "corpus", documents=40)
+    data = {
+        "mock_data": False,
+        "data_path": str(corpus),
+        "split": "70,30,0",
+        "eval_interval": 2,
+        "eval_iters": 1,
+        "save": "ckpt",
+        "save_interval": 100,
+        "train_iters": 8,
+    }
+    straight = train(tmp_path, "straight", data)
+    train(tmp_path, "cut", {**data, "exit_interval": 5})
+    resumed = train(tmp_path, "cut", {**data, "auto_continue_train": True})
+    assert exact(resumed) == exact(straight)
+    assert [row["iteration"] for row in resumed if "validation_loss" in row] == [2, 4, 6, 8]
+
+
+def test_load_resumes_and_finetune_starts_over_from_the_weights(tmp_path: Path) -> None:
+    straight = train(tmp_path, "straight", {"save": "ckpt", "save_interval": 3, "train_iters": 6})
+    source = {"load": str(tmp_path / "g" / "u" / "straight" / "ckpt"), "ckpt_step": 3}
+    resumed = train(tmp_path, "resumed", source)
+    assert exact(resumed) == exact(straight[3:])
+    tuned = train(tmp_path, "tuned", {**source, "finetune": True})
+    assert [row["iteration"] for row in tuned] == [1, 2, 3, 4, 5, 6]
+    assert tuned[0]["consumed_samples"] == 8
+    assert tuned[0]["lm_loss"] < straight[0]["lm_loss"]
+
+
+def test_no_load_optim_keeps_weights_and_counters_only(tmp_path: Path) -> None:
+    straight = train(tmp_path, "straight", {"save": "ckpt", "save_interval": 3})
+    source = {"load": str(tmp_path / "g" / "u" / "straight" / "ckpt"), "ckpt_step": 3, "no_load_optim": True}
+    resumed = train(tmp_path, "resumed", source)
+    assert resumed[0]["iteration"] == 4
+    assert resumed[0]["lm_loss"] == straight[3]["lm_loss"]
+    assert resumed[1]["lm_loss"] != straight[4]["lm_loss"]
+
+
+@pytest.mark.parametrize("target", [{"ranks": 1}, {"ranks": 4}, {"ranks": 4, "tensor_model_parallel_size": 2}])
+def test_a_checkpoint_loads_into_another_layout(target: dict[str, int], tmp_path: Path) -> None:
+    straight = train(tmp_path, "straight", {"train_iters": 6})
+    first = {"save": "ckpt", "save_interval": 3, "train_iters": 6, "exit_interval": 3}
+    train(tmp_path, "first", {**first, "tensor_model_parallel_size": 2}, ranks=2)
+    overrides = {name: value for name, value in target.items() if name != "ranks"}
+    source = {"load": str(tmp_path / "g" / "u" / "first" / "ckpt"), **overrides}
+    resumed = train(tmp_path, "resumed", source, ranks=target["ranks"])
+    assert [row["iteration"] for row in resumed] == [4, 5, 6]
+    for ours, theirs in zip(resumed, straight[3:], strict=True):
+        assert ours["lm_loss"] == pytest.approx(theirs["lm_loss"], rel=1e-6)

@@ -1,0 +1,107 @@
+"""Whole pretraining runs inside a test: an experiment's overrides through the front door, trained by forked ranks.
+
+No process is started anew and torch is not imported again, so a run of the tiny model takes about a second.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from ranks import run_ranks
+
+from primus.backends.megatron.argument_builder import MegatronArgBuilder
+from primus.core.experiment import load_experiment
+from primus.engine.config import ConfigContainer
+from primus.engine.data.indexed import IndexedDatasetBuilder
+from primus.engine.train.pretrain import pretrain
+
+__all__ = ["TINY", "build_container", "train", "write_corpus"]
+
+TINY: dict[str, Any] = {
+    "num_layers": 2,
+    "hidden_size": 32,
+    "ffn_hidden_size": 64,
+    "num_attention_heads": 4,
+    "seq_length": 32,
+    "max_position_embeddings": 32,
+    "normalization": "RMSNorm",
+    "position_embedding_type": "rope",
+    "vocab_size": 95,
+    "make_vocab_size_divisible_by": 8,
+    "tokenizer_type": "NullTokenizer",
+    "mock_data": True,
+    "dataloader_type": "single",
+    "micro_batch_size": 1,
+    "global_batch_size": 8,
+    "train_iters": 6,
+    "lr": 1.0e-3,
+    "min_lr": 1.0e-4,
+    "lr_warmup_iters": 0,
+    "eval_iters": 0,
+    "hidden_dropout": 0.0,
+    "attention_dropout": 0.0,
+    "bf16": False,
+    "finetune": False,
+    "seed": 7,
+    "num_workers": 0,
+    "distributed_backend": "gloo",
+    "override_opt_param_scheduler": False,
+}
+"""The dense experiment that most tests vary; null removes a key."""
+
+Change = Callable[[ConfigContainer], ConfigContainer]
+
+
+def build_container(folder: Path, name: str, world_size: int, overrides: Mapping[str, Any]) -> ConfigContainer:
+    """Return the container of the tiny experiment with overrides; `folder` is the workspace, `name` the experiment."""
+    experiment = {
+        "work_group": "g",
+        "user_name": "u",
+        "exp_name": name,
+        "workspace": str(folder),
+        "modules": {
+            "pre_trainer": {
+                "framework": "megatron",
+                "config": "pre_trainer.yaml",
+                "model": "language_model.yaml",
+                "overrides": {**TINY, **overrides},
+            }
+        },
+    }
+    file = folder / f"{name}.yaml"
+    file.write_text(yaml.safe_dump(experiment))
+    loaded = load_experiment(file, [], {})
+    module = loaded.modules["pre_trainer"]
+    return MegatronArgBuilder(loaded, module, world_size, folder / "g" / "u" / name).build().config
+
+
+def train(
+    folder: Path, name: str, overrides: Mapping[str, Any] | None = None, *, ranks: int = 1, change: Change = lambda c: c
+) -> list[dict[str, Any]]:
+    """Train and return the rows of `metrics.jsonl`; a second call under the same name goes on in the same run folder."""
+    config = change(build_container(folder, name, ranks, overrides or {}))
+    run_ranks(_train, ranks, config)
+    metrics = Path(config.run.folder) / "metrics.jsonl"
+    return [json.loads(line) for line in metrics.read_text().splitlines()]
+
+
+def _train(_rank: int, config: ConfigContainer) -> None:
+    torch.manual_seed(99)  # whatever the process did before must not matter
+    pretrain(config, process_start=time.time())
+
+
+def write_corpus(
+    prefix: Path, *, documents: int, vocab_size: int = 95, seed: int = 0, length: tuple[int, int] = (5, 60)
+) -> Path:
+    """Write an indexed corpus of random documents that end with the tiny experiment's end-of-document token."""
+    random = np.random.default_rng(seed)
+    with IndexedDatasetBuilder(prefix, np.dtype(np.uint16)) as builder:
+        for _ in range(documents):
+            tokens = random.integers(0, vocab_size, random.integers(*length))
+            builder.add_document([*tokens.tolist(), vocab_size])
+    return prefix
