@@ -235,9 +235,10 @@ class GradientBuffers:
                     module.register_forward_pre_hook(partial(_await_all, tuple(buckets)))
 
     def _on_grad(self, param: Tensor) -> None:
-        """Move what autograd has accumulated into the flat gradients."""
+        """Move what autograd has accumulated into the flat gradients; nothing, if all of it went to the slot directly."""
         assert isinstance(param, nn.Parameter)
-        assert param.grad is not None
+        if param.grad is None:
+            return
         self._slots[param].add_(param.grad)
         param.grad = None
 
