@@ -30,12 +30,12 @@ from torch.utils.serialization import config as serialization
 
 from primus.engine.checkpoint.agree import everywhere, scatter
 from primus.engine.checkpoint.dist_plan import Box, Held, assign, holdings, overlaps, view
-from primus.engine.checkpoint.files import Checksums, ItemFile, Record, damaged, unpack
+from primus.engine.checkpoint.files import Checksums, ItemFile, Record, damaged, unpack, unreadable
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.sharding import Shards
 from primus.errors import InputError
 
-__all__ = ["Stored", "load_blob", "load_tensors", "read_metadata", "save_tensors", "stored_tensors"]
+__all__ = ["Stored", "load_packed", "load_tensors", "read_metadata", "save_tensors", "stored_tensors"]
 
 METADATA = ".metadata"
 NUM_FILES = 2
@@ -83,7 +83,7 @@ def read_metadata(folder: Path, checksums: Checksums) -> Metadata:
     try:
         metadata = pickle.loads(data)
     except Exception as error:
-        raise damaged(folder / METADATA, f"it cannot be read ({type(error).__name__}: {error})") from error
+        raise damaged(folder / METADATA, unreadable("it", error)) from error
     assert isinstance(metadata, Metadata)
     return metadata
 
@@ -106,8 +106,8 @@ def load_tensors(folder: Path, tensors: Mapping[str, Shards], metadata: Metadata
                     sources[offset].read(stream, folder / file, checksums)
 
 
-def load_blob(folder: Path, name: str, metadata: Metadata, checksums: Checksums) -> bytes | None:
-    """Return named bytes; None if the checkpoint has none of that name."""
+def load_packed(folder: Path, name: str, metadata: Metadata, checksums: Checksums) -> Any:
+    """Return what was packed into named bytes; None if the checkpoint has none of that name."""
     place: _StorageInfo | None = metadata.storage_data.get(MetadataIndex(name))
     if place is None:
         return None
@@ -115,7 +115,7 @@ def load_blob(folder: Path, name: str, metadata: Metadata, checksums: Checksums)
         stream.seek(place.offset)
         data = stream.read(place.length)
     checksums.check(place.relative_path, place.offset, data, name)
-    return data
+    return unpack(data, folder / place.relative_path, name)
 
 
 def _write_rank(

@@ -20,7 +20,7 @@ import xxhash
 from primus.engine.checkpoint.folder import CHECKSUMS, write_durably
 from primus.errors import RunError
 
-__all__ = ["Checksums", "ItemFile", "Record", "damaged", "save_object", "unpack"]
+__all__ = ["Checksums", "ItemFile", "Record", "damaged", "save_object", "unpack", "unreadable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,13 @@ def unpack(data: bytes, path: Path, what: str) -> Any:
     try:
         return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:
-        raise damaged(path, f"{what} cannot be read ({type(error).__name__}: {error})") from error
+        raise damaged(path, unreadable(what, error)) from error
+
+
+def unreadable(what: str, error: Exception) -> str:
+    """Return what to say of bytes that torch or pickle choked on; their messages run over many lines of advice."""
+    reason = str(error).partition("\n")[0].partition(". ")[0]
+    return f"{what} cannot be read ({type(error).__name__}: {reason})"
 
 
 def damaged(path: Path, how: str) -> RunError:

@@ -4,7 +4,6 @@ Before a weight is touched the files' sizes are checked, and names, shapes and a
 tensor's checksum is checked as it is read. What is wrong on one rank is raised on all.
 """
 
-import io
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -107,7 +106,7 @@ class _Source(Protocol):
     def shapes(self) -> dict[str, tuple[int, ...]]: ...
     def dtypes(self) -> dict[str, torch.dtype]: ...
     def load(self, tensors: Mapping[str, Shards]) -> None: ...
-    def rng(self, mesh: Mesh, data_rank: int) -> bytes | None: ...
+    def rng(self, mesh: Mesh, data_rank: int) -> dict[str, Any] | None: ...
 
 
 class _DistSource:
@@ -132,8 +131,10 @@ class _DistSource:
     def load(self, tensors: Mapping[str, Shards]) -> None:
         dist_format.load_tensors(self._folder, tensors, self._metadata, self._checksums)
 
-    def rng(self, mesh: Mesh, data_rank: int) -> bytes | None:
-        return dist_format.load_blob(self._folder, rng_name(mesh, data_rank=data_rank), self._metadata, self._checksums)
+    def rng(self, mesh: Mesh, data_rank: int) -> dict[str, Any] | None:
+        name = rng_name(mesh, data_rank=data_rank)
+        state: dict[str, Any] | None = dist_format.load_packed(self._folder, name, self._metadata, self._checksums)
+        return state
 
 
 class _TorchSource:
@@ -142,13 +143,14 @@ class _TorchSource:
     is_shared = False
 
     def __init__(self, folder: Path, checksums: Checksums, mesh: Mesh) -> None:
-        self._files = RankFiles(folder, mesh, checksums)
+        self._folder, self._files = folder, RankFiles(folder, mesh, checksums)
         self.common: Mapping[str, Any] = self._files.main
         self.shapes, self.dtypes, self.load = self._files.shapes, self._files.dtypes, self._files.load
 
-    def rng(self, mesh: Mesh, data_rank: int) -> bytes | None:
+    def rng(self, mesh: Mesh, data_rank: int) -> dict[str, Any] | None:
         states: list[bytes | None] = self._files.main["rng_state"]
-        return states[mesh.dp_cp.index if data_rank == mesh.coordinates.dp else 0]
+        packed = states[mesh.dp_cp.index if data_rank == mesh.coordinates.dp else 0]
+        return None if packed is None else unpack(packed, self._folder, "rng_state")
 
 
 def _open(folder: Path, mesh: Mesh, config: CheckpointConfig | None) -> _Source:
@@ -204,10 +206,9 @@ def _take_rng(start: Start, source: _Source, mesh: Mesh, loaded: Loaded) -> None
     if {**saved, "data": None} != {**ours, "data": None}:
         return
     data_rank = mesh.coordinates.dp if saved["data"] == ours["data"] else 0
-    packed: list[bytes | None] = []
-    everywhere(mesh.world, lambda: packed.append(source.rng(mesh, data_rank)))
-    if packed[0] is not None:
-        loaded.rng = torch.load(io.BytesIO(packed[0]), weights_only=True)
+    states: list[dict[str, Any] | None] = []
+    everywhere(mesh.world, lambda: states.append(source.rng(mesh, data_rank)))
+    loaded.rng = states[0]
 
 
 def _report(start: Start, config: CheckpointConfig, source: _Source, model: Mapping[str, Shards], loaded: Loaded) -> None:

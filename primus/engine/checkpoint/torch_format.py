@@ -15,7 +15,7 @@ from torch import Tensor
 
 from primus.engine.checkpoint.agree import everywhere
 from primus.engine.checkpoint.dist_plan import Box, Held, holdings
-from primus.engine.checkpoint.files import Checksums, Record, damaged, save_object
+from primus.engine.checkpoint.files import Checksums, Record, damaged, save_object, unreadable
 from primus.engine.parallel.collectives import all_gather_object
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.sharding import Shards
@@ -71,16 +71,15 @@ class RankFiles:
 
     def __init__(self, folder: Path, mesh: Mesh, checksums: Checksums) -> None:
         self._folder, self._checksums = folder, checksums
-        first = min(folder.glob("mp_rank_*"))
-        saved = self._map(f"{first.name}/{_MAIN}").get("layout")
-        if saved != _layout(mesh):
-            raise InputError(_other_layout(folder, saved, mesh))
         own = _name(mesh)
-        self.main: dict[str, Any] = self._map(f"{own}/{_MAIN}", checked=True)
+        present = own if (folder / own).is_dir() else min(folder.glob("mp_rank_*")).name
+        self.main = self._map(f"{present}/{_MAIN}")
         """Everything but gathered optimizer state."""
+        if self.main.get("layout") != _layout(mesh):
+            raise InputError(_other_layout(folder, self.main.get("layout"), mesh))
         optimizer = self.main["optimizer"]
         if optimizer is None:
-            optimizer = self._map(f"{own}/{_OPTIMIZER}", checked=True)
+            optimizer = self._map(f"{own}/{_OPTIMIZER}")
         self._entries: dict[str, dict[str, Any]] = {**self.main["model"], **optimizer}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -101,15 +100,15 @@ class RankFiles:
                         box = Box(tuple(chunk.offsets), tuple(chunk.data.shape))
                         chunk.data.copy_(entry["data"][_slices(box, entry["spans"])])
 
-    def _map(self, name: str, *, checked: bool = False) -> dict[str, Any]:
+    def _map(self, name: str) -> dict[str, Any]:
         path = self._folder / name
-        if checked and name in self._checksums.records and path.stat().st_size:
+        if name in self._checksums.records and path.stat().st_size:
             whole = torch.from_file(str(path), size=path.stat().st_size, dtype=torch.uint8)
             self._checksums.check(name, 0, whole.numpy(), "its content")
         try:
             return torch.load(path, map_location="cpu", mmap=True, weights_only=True)  # type: ignore[no-any-return]
         except Exception as error:
-            raise damaged(path, f"it cannot be read ({type(error).__name__}: {error})") from error
+            raise damaged(path, unreadable("it", error)) from error
 
 
 def _gather(held: Sequence[Mapping[str, Held]], optimizer: Mapping[str, Shards], mesh: Mesh) -> dict[str, dict[str, Any]]:
