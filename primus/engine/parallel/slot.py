@@ -59,7 +59,7 @@ class GradientSlot:
         if self.is_empty:
             self.value.zero_()
             self.is_empty = False
-        self.expected = max(self.expected, self.arrivals, 1)
+        self.expected = max(self.expected, self.arrivals)
 
     def _added(self) -> None:
         self.is_empty = False

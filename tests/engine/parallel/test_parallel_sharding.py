@@ -1,6 +1,7 @@
 """The rectangles of all ranks make up the global tensor, each element once."""
 
 import itertools
+import random
 
 import pytest
 import torch
@@ -70,6 +71,47 @@ def test_flat_pieces_rebuild_the_global_tensor(pieces: int, shape: tuple[int, ..
             add(whole, counts, flat_range_shards(flat, start, local.shape, sharding, group(size, rank)))
     assert torch.equal(whole, full[:rows])
     assert counts.unique().tolist() == [1]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_shape_cut_into_any_ranges_on_any_number_of_ranks_rebuilds_the_global_tensor(seed: int) -> None:
+    draw = random.Random(seed)
+    size, blocks, ndim = draw.randint(1, 4), draw.randint(1, 3), draw.randint(1, 4)
+    dim = draw.choice([None, *range(ndim)])
+    shape = [draw.randint(1, 5) for _ in range(ndim)]
+    if dim is None:
+        size = blocks = 1
+    else:
+        shape[dim] *= size * blocks
+    valid = draw.randint(0, shape[0]) if dim == 0 and blocks == 1 and draw.random() < 0.5 else None
+    sharding = Sharding(dim=dim, blocks=blocks, valid_rows=valid)
+    full = torch.arange(1.0, 1.0 + torch.Size(shape).numel()).view(shape)
+    real = full if valid is None else full[:valid]
+    whole, counts = torch.zeros_like(real), torch.zeros_like(real)
+    for rank in range(size):
+        local = slice_global(full, sharding, group(size, rank)).contiguous()
+        cuts = sorted(draw.randint(0, local.numel()) for _ in range(draw.randint(0, 6)))
+        for start, stop in itertools.pairwise([0, *cuts, local.numel()]):
+            add(whole, counts, flat_range_shards(local.flatten()[start:stop], start, local.shape, sharding, group(size, rank)))
+    assert torch.equal(whole, real)
+    assert counts.eq(1).all()
+
+
+def test_blocks_are_divided_one_by_one() -> None:
+    gate_and_up = torch.arange(8)
+    parts = [slice_global(gate_and_up, Sharding(dim=0, blocks=2), group(2, rank)).tolist() for rank in range(2)]
+    assert parts == [[0, 1, 4, 5], [2, 3, 6, 7]]
+
+
+def test_a_range_within_a_row_is_one_rectangle_and_others_have_a_head_and_a_tail() -> None:
+    def rectangles(start: int, stop: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        shards = flat_range_shards(torch.zeros(stop - start), start, (4, 6), Sharding(dim=1), group(2, 1))
+        return [(chunk.offsets, tuple(chunk.data.shape)) for chunk in shards.chunks]
+
+    assert rectangles(7, 10) == [((1, 7), (1, 3))]
+    assert rectangles(4, 20) == [((0, 10), (1, 2)), ((1, 6), (2, 6)), ((3, 6), (1, 2))]
+    assert rectangles(6, 18) == [((1, 6), (2, 6))]
+    assert rectangles(5, 5) == []
 
 
 def test_chunks_are_views_so_that_loading_in_place_reaches_the_state() -> None:
