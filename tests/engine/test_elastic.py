@@ -1,5 +1,6 @@
 """The elastic agent's manners: exit codes, the first cause, signals. Each test starts an agent with stand-in workers."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -29,7 +30,8 @@ def start(tmp_path: Path):
         worker = tmp_path / "worker.py"
         worker.write_text(WORKER + textwrap.dedent(body))
         command = [sys.executable, "-c", AGENT, str(worker), str(tmp_path / "config.yaml"), "--nproc-per-node", "2"]
-        started.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+        environment = {**os.environ, "TMPDIR": str(tmp_path)}
+        started.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
         return started[-1]
 
     yield run
