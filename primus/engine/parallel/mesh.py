@@ -137,7 +137,8 @@ def _single(layout: Layout, device: torch.device) -> Mesh:
 def _new_group(ranks: tuple[int, ...], timeout: timedelta) -> ProcessGroup | None:
     """Make a group with its members alone: were all ranks to take part in all groups, thousands of ranks would wait for hours.
 
-    Sizes are the same all over the grid, so every rank makes equally many groups, in one order, as torch's naming asks for.
+    Each axis cuts the world into groups of one size, so every rank makes one group for it, in one order of axes: torch's names
+    agree, and NCCL splits the world's communicator into all groups of an axis at once.
     """
     if len(ranks) == 1:
         return None
