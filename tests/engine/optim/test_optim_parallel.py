@@ -219,12 +219,12 @@ def overflow_rank(rank: int, layout: Layout, ddp: DDPConfig, precision: MixedPre
     mesh = build_mesh(ParallelConfig(tensor_model_parallel_size=layout.tensor), DistConfig(), torch.device("cpu"))
     model = replace(MODEL, parallel=ParallelConfig(tensor_model_parallel_size=layout.tensor))
     run = Run(mesh, model, replace(ADAM, clip_grad=0.0), ddp, precision)
-    gain = dict(run.model.named_parameters())["decoder.layers.0.pre_mlp_layernorm.weight"]
+    table = dict(run.model.named_parameters())["embedding.word_embeddings.weight"]
     handle = None
     outcomes: list[Any] = []
     for iteration in range(3):
         if iteration == 1 and rank == 1:
-            handle = gain.register_hook(lambda grad: grad * torch.inf)
+            handle = table.register_hook(lambda grad: grad * torch.inf)
         before = [p.detach().clone() for p in run.model.parameters()]
         succeeded = run.step(iteration)[0]
         run.buffers.finish_param_gather()
