@@ -56,7 +56,8 @@ def one_hangs(rank: int) -> None:
 
 def test_a_rank_that_hangs_is_killed_at_the_limit() -> None:
     started = time.monotonic()
-    with pytest.raises(AssertionError, match=r"ranks \[1\] ended without a result"):
+    # On a busy machine rank 0 may not be done by then either.
+    with pytest.raises(AssertionError, match=r"ranks \[(0, )?1\] ended without a result"):
         run_ranks(one_hangs, 2, timeout=0.7)
     assert time.monotonic() - started < 10
 
