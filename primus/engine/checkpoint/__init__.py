@@ -6,7 +6,7 @@ torch.
 - `state.py`: the counters of a run
 - `rng.py`: random states
 - `agree.py`: a step that fails on one rank fails on all
-- `files.py`: durable files and the checksums that find damage
+- `files.py`, `archive.py`: durable files, the checksums that find damage, and tensors in them without copies
 - `dist_plan.py`, `dist_format.py`: `ckpt_format: torch_dist`, which loads into any layout
 - `torch_format.py`: `ckpt_format: torch`, one file a model-parallel rank
 - `compare.py`: what the checkpoint holds against what the run asks for

@@ -6,7 +6,6 @@ buffer before writing it and its reader reads a stored rectangle once for every 
 loads what any other saved, and tensors are filled in place.
 """
 
-import io
 import math
 import pickle
 from collections.abc import Mapping, Sequence
@@ -26,11 +25,11 @@ from torch.distributed.checkpoint.metadata import (
     TensorProperties,
     TensorStorageMetadata,
 )
-from torch.utils.serialization import config as serialization
 
 from primus.engine.checkpoint.agree import everywhere, scatter
+from primus.engine.checkpoint.archive import alone, map_archive, save_archive
 from primus.engine.checkpoint.dist_plan import Box, Held, assign, holdings, overlaps, view
-from primus.engine.checkpoint.files import Checksums, ItemFile, Record, damaged, unpack, unreadable
+from primus.engine.checkpoint.files import Checksums, ItemFile, Record, damaged, map_file, unpack, unreadable
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.sharding import Shards
 from primus.errors import InputError
@@ -101,9 +100,9 @@ def load_tensors(folder: Path, tensors: Mapping[str, Shards], metadata: Metadata
         _plan_reads(name, shards, metadata, by_file)
     with torch.no_grad():
         for file, sources in by_file.items():
-            with (folder / file).open("rb") as stream:
-                for offset in sorted(sources):
-                    sources[offset].read(stream, folder / file, checksums)
+            data = map_file(folder / file)
+            for offset in sorted(sources):
+                sources[offset].copy_from(data, folder / file, checksums)
 
 
 def load_packed(folder: Path, name: str, metadata: Metadata, checksums: Checksums) -> Any:
@@ -111,11 +110,10 @@ def load_packed(folder: Path, name: str, metadata: Metadata, checksums: Checksum
     place: _StorageInfo | None = metadata.storage_data.get(MetadataIndex(name))
     if place is None:
         return None
-    with (folder / place.relative_path).open("rb") as stream:
-        stream.seek(place.offset)
-        data = stream.read(place.length)
-    checksums.check(place.relative_path, place.offset, data, name)
-    return unpack(data, folder / place.relative_path, name)
+    path = folder / place.relative_path
+    data = map_file(path)[place.offset : place.offset + place.length]
+    checksums.check(path.name, place.offset, data, name)
+    return unpack(data, path, name)
 
 
 def _write_rank(
@@ -152,11 +150,9 @@ def _write_file(path: Path, items: Sequence[tuple[str, Box | None, Tensor | byte
     file, written = ItemFile(path), list[_Written]()
     try:
         for name, box, data in items:
-            start = file.position
-            # The zip checksum inside each item would be a second one, at a tenth of the speed; torch.load does not read it.
-            with file.item(), serialization.patch({"save.compute_crc32": False}):  # type: ignore[attr-defined]
+            with file.item() as start:
                 if isinstance(data, Tensor):
-                    torch.save(_alone(data), file)  # type: ignore[arg-type]
+                    save_archive(alone(data), file)
                 else:
                     file.write(data)
             written.append(_Written(name, box, _StorageInfo(path.name, start, file.position - start)))
@@ -164,19 +160,6 @@ def _write_file(path: Path, items: Sequence[tuple[str, Box | None, Tensor | byte
     except OSError:
         file.abandon()
         raise
-
-
-def _alone(data: Tensor) -> Tensor:
-    """Return the values as a contiguous CPU tensor with a storage of just its size, for torch.save writes whole storages.
-
-    The memory is shared where it can be: a rectangle is mostly a view of a long flat buffer, and copying it costs as much as
-    writing it.
-    """
-    data = data.detach().cpu().contiguous()
-    if data.untyped_storage().nbytes() == data.nbytes:
-        return data
-    raw = data.reshape(-1).view(torch.uint8).numpy()
-    return torch.frombuffer(raw, dtype=data.dtype).reshape(data.shape)
 
 
 def _metadata(ranks: Sequence[Mapping[str, Held]], written: Sequence[_Written]) -> Metadata:
@@ -215,15 +198,16 @@ class _Source:
 
     name: str
     box: Box
+    dtype: torch.dtype
     place: _StorageInfo
     wanted: list[tuple[Box, Tensor]]
 
-    def read(self, stream: io.BufferedReader, path: Path, checksums: Checksums) -> None:
-        """Read, check, and copy each part to where it is wanted."""
-        stream.seek(self.place.offset)
-        data = stream.read(self.place.length)
+    def copy_from(self, file: memoryview, path: Path, checksums: Checksums) -> None:
+        """Check the stored bytes, and copy each part to where it is wanted."""
+        data = file[self.place.offset : self.place.offset + self.place.length]
         checksums.check(path.name, self.place.offset, data, self.name)
-        tensor: Tensor = unpack(data, path, self.name)
+        is_ours = path.name in checksums.records
+        tensor = map_archive(data, self.dtype, self.box.sizes) if is_ours else unpack(data, path, self.name)
         if tuple(tensor.shape) != self.box.sizes:
             raise damaged(path, f"{self.name} has shape {list(tensor.shape)} instead of {list(self.box.sizes)}")
         for part, target in self.wanted:
@@ -239,7 +223,7 @@ def _plan_reads(name: str, shards: Shards, metadata: Metadata, by_file: dict[str
         for number, shared in overlaps(box, boxes):
             place: _StorageInfo = metadata.storage_data[MetadataIndex(name, boxes[number].offsets, number)]
             source = by_file.setdefault(place.relative_path, {}).setdefault(
-                place.offset, _Source(name, boxes[number], place, [])
+                place.offset, _Source(name, boxes[number], stored.properties.dtype, place, [])
             )
             source.wanted.append((shared, view(chunk.data, box, shared)))
             covered += shared.numel

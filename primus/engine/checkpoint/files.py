@@ -5,8 +5,8 @@ damage is found at no cost, before it can become garbage in a weight.
 """
 
 import errno
-import io
 import json
+import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,13 +14,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 import xxhash
 
+from primus.engine.checkpoint.archive import load_archive, save_archive
 from primus.engine.checkpoint.folder import CHECKSUMS, write_durably
 from primus.errors import RunError
 
-__all__ = ["Checksums", "ItemFile", "Record", "damaged", "save_object", "unpack", "unreadable"]
+__all__ = ["Checksums", "ItemFile", "Record", "damaged", "map_file", "save_object", "unpack", "unreadable"]
+
+
+_ALIGNMENT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +63,12 @@ class ItemFile:
         """Nothing is due before `close`; torch.save calls this after every item."""
 
     @contextmanager
-    def item(self) -> Iterator[None]:
-        """Everything written in the body is one item."""
+    def item(self) -> Iterator[int]:
+        """Everything written in the body is one item; the body receives where it starts, aligned as torch aligns tensors."""
+        self.write(bytes(-self.position % _ALIGNMENT))
         start, self._digest = self.position, xxhash.xxh3_64()
         try:
-            yield
+            yield start
         except RuntimeError as error:
             # torch.save hides the OSError of its stream behind one of its own.
             raise self._failure or error from error
@@ -94,7 +98,7 @@ def save_object(path: Path, value: Any) -> Record:
     file = ItemFile(path)
     try:
         with file.item():
-            torch.save(value, file)  # type: ignore[arg-type]
+            save_archive(value, file)
         return file.close()
     except OSError:
         file.abandon()
@@ -141,17 +145,26 @@ class Checksums:
         if record is not None and xxhash.xxh3_64_hexdigest(data) != record.items.get(str(offset)):
             raise damaged(self.folder / name, f"{what} is not what was written")
 
-    def read_file(self, name: str) -> bytes:
+    def read_file(self, name: str) -> memoryview:
         """Return a whole file that is one item, checked."""
-        data = (self.folder / name).read_bytes()
+        data = map_file(self.folder / name)
         self.check(name, 0, data, "its content")
         return data
 
 
-def unpack(data: bytes, path: Path, what: str) -> Any:
+def map_file(path: Path) -> memoryview:
+    """Return a file's bytes without reading them yet. Private: writing to them changes no file."""
+    with path.open("rb") as stream:
+        try:
+            return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY))
+        except ValueError as error:
+            raise damaged(path, "it is empty") from error
+
+
+def unpack(data: memoryview, path: Path, what: str) -> Any:
     """Return what torch.save packed into `data`; RunError if it cannot be read."""
     try:
-        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        return load_archive(data)
     except Exception as error:
         raise damaged(path, unreadable(what, error)) from error
 

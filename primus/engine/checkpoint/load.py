@@ -150,7 +150,7 @@ class _TorchSource:
     def rng(self, mesh: Mesh, data_rank: int) -> dict[str, Any] | None:
         states: list[bytes | None] = self._files.main["rng_state"]
         packed = states[mesh.dp_cp.index if data_rank == mesh.coordinates.dp else 0]
-        return None if packed is None else unpack(packed, self._folder, "rng_state")
+        return None if packed is None else unpack(memoryview(packed), self._folder, "rng_state")
 
 
 def _open(folder: Path, mesh: Mesh, config: CheckpointConfig | None) -> _Source:

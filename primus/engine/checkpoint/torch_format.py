@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from primus.engine.checkpoint.agree import everywhere
+from primus.engine.checkpoint.archive import alone
 from primus.engine.checkpoint.dist_plan import Box, Held, holdings
 from primus.engine.checkpoint.files import Checksums, Record, damaged, save_object, unreadable
 from primus.engine.parallel.collectives import all_gather_object
@@ -102,9 +103,8 @@ class RankFiles:
 
     def _map(self, name: str) -> dict[str, Any]:
         path = self._folder / name
-        if name in self._checksums.records and path.stat().st_size:
-            whole = torch.from_file(str(path), size=path.stat().st_size, dtype=torch.uint8)
-            self._checksums.check(name, 0, whole.numpy(), "its content")
+        if name in self._checksums.records:
+            self._checksums.read_file(name)
         try:
             return torch.load(path, map_location="cpu", mmap=True, weights_only=True)  # type: ignore[no-any-return]
         except Exception as error:
@@ -148,10 +148,13 @@ def _raw(data: Tensor) -> Tensor:
 def _local(boxes: Sequence[Box], shards: Shards) -> dict[str, Any]:
     """Put the rectangles of one rank together as the local tensor that they are cut from."""
     spans = _spans(boxes)
-    whole = torch.empty(_sizes(spans), dtype=shards.dtype)
-    for box, chunk in zip(boxes, shards.chunks, strict=True):
-        if box.numel:
-            whole[_slices(box, spans)] = chunk.data.detach().cpu()
+    filled = [(box, chunk.data) for box, chunk in zip(boxes, shards.chunks, strict=True) if box.numel]
+    if len(filled) == 1:
+        whole = alone(filled[0][1])
+    else:
+        whole = torch.empty(_sizes(spans), dtype=shards.dtype)
+        for box, data in filled:
+            whole[_slices(box, spans)] = data.detach().cpu()
     return {"global_shape": tuple(shards.global_shape), "spans": spans, "data": whole}
 
 
