@@ -27,8 +27,8 @@ quickstart: setup
 	rm -rf $(QUICK) $(RUN)
 	$(PRIMUS) data train-tokenizer $(TEXT) --output $(QUICK)/tokenizer --vocab-size 4096
 	$(PRIMUS) data prepare $(TEXT) --output-prefix $(QUICK)/python --tokenizer-model $(QUICK)/tokenizer
-	@echo "--- training; it stops at iteration 315 to be resumed"
-	$(TRAIN) exit_interval=315
+	@echo "--- training; it stops at iteration 165 to be resumed"
+	$(TRAIN) exit_interval=165
 	@echo "--- the same command again: it goes on where it stopped"
 	$(TRAIN)
 	@echo "--- a sample"

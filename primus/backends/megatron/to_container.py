@@ -80,11 +80,6 @@ def _backend(p: Params) -> str:
     return "flash" if p["attention_backend"] == "auto" and p["use_flash_attn"] else str(p["attention_backend"])
 
 
-def _fuses_activation(p: Params) -> bool:
-    gated = architecture.activation(p) == "swiglu"
-    return bool(p["bias_swiglu_fusion"] if gated else p["bias_gelu_fusion"] and p["add_bias_linear"])
-
-
 _TRAIN: dict[str, Quantity] = {
     "train.global_batch_size": batch.global_batch_size,
     "train.rampup_batch_size": batch.rampup,
@@ -106,8 +101,6 @@ _MODEL: dict[str, Quantity] = {
     "model.position.type": positions.position_type,
     "model.position.max_position_embeddings": positions.max_position_embeddings,
     "model.position.yarn_original_max_position_embeddings": positions.yarn_original_context,
-    "model.fusion.bias_activation": _fuses_activation,
-    "model.fusion.rope": lambda p: p["apply_rope_fusion"] and positions.position_type(p) == "rope",
 }
 _OPTIMIZATION: dict[str, Quantity] = {
     "optimizer.lr": lambda p: p["lr"] or 0.0,
@@ -150,8 +143,6 @@ _OUTPUT: dict[str, Quantity] = {
     "logger.file_sink_level": logging.file_level,
     "logger.stderr_sink_level": logging.stderr_level,
     "profiling.with_cpu": lambda p: not p["disable_profiler_activity_cpu"],
-    "profiling.memory_snapshot_path": logging.memory_snapshot,
-    "rerun.result_rejected_tracker_filename": _output("result_rejected_tracker_filename"),
 }
 
 COMPUTED: dict[str, Quantity] = {**_TRAIN, **_MODEL, **_OPTIMIZATION, **_DATA, **_OUTPUT}

@@ -18,7 +18,7 @@ from primus.engine.config.model import (
 )
 from primus.engine.config.observe import LoggerConfig, ProfilingConfig
 from primus.engine.config.optim import DDPConfig, OptimizerConfig, SchedulerConfig
-from primus.engine.config.system import DistConfig, MixedPrecisionConfig, RerunConfig, RNGConfig, RunConfig
+from primus.engine.config.system import DistConfig, MixedPrecisionConfig, RNGConfig, RunConfig
 from primus.engine.config.train import EvaluationConfig, TrainConfig
 
 __all__ = [
@@ -40,7 +40,6 @@ __all__ = [
     "PositionConfig",
     "ProfilingConfig",
     "RNGConfig",
-    "RerunConfig",
     "RunConfig",
     "SchedulerConfig",
     "TokenizerConfig",

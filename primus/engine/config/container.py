@@ -10,7 +10,7 @@ from primus.engine.config.data import DatasetConfig, TokenizerConfig
 from primus.engine.config.model import ModelConfig
 from primus.engine.config.observe import LoggerConfig, ProfilingConfig
 from primus.engine.config.optim import DDPConfig, OptimizerConfig, SchedulerConfig
-from primus.engine.config.system import DistConfig, MixedPrecisionConfig, RerunConfig, RNGConfig, RunConfig
+from primus.engine.config.system import DistConfig, MixedPrecisionConfig, RNGConfig, RunConfig
 from primus.engine.config.train import TrainConfig
 
 __all__ = ["ConfigContainer"]
@@ -34,4 +34,3 @@ class ConfigContainer:
     profiling: ProfilingConfig = field(default_factory=ProfilingConfig)
     rng: RNGConfig = field(default_factory=RNGConfig)
     mixed_precision: MixedPrecisionConfig = field(default_factory=MixedPrecisionConfig)
-    rerun: RerunConfig = field(default_factory=RerunConfig)

@@ -3,7 +3,15 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["GATED_ACTIVATIONS", "AttentionConfig", "FusionConfig", "InitConfig", "ModelConfig", "ParallelConfig", "PositionConfig"]
+__all__ = [
+    "GATED_ACTIVATIONS",
+    "AttentionConfig",
+    "FusionConfig",
+    "InitConfig",
+    "ModelConfig",
+    "ParallelConfig",
+    "PositionConfig",
+]
 
 Activation = Literal["swiglu", "gelu", "gelu_tanh", "quick_geglu", "squared_relu"]
 GATED_ACTIVATIONS: tuple[Activation, ...] = ("swiglu", "quick_geglu")
@@ -87,18 +95,8 @@ class InitConfig:
 class FusionConfig:
     """Which operations may use their fused form; equal results within rounding."""
 
-    bias_activation: bool = True
-    """Bias and activation of the MLP in one pass."""
-    bias_dropout: bool = True
-    """Bias, dropout and residual in one pass."""
-    masked_softmax: bool = True
-    """Scale, mask and softmax of the explicit attention in one pass."""
-    rope: bool = True
-    """Rotary embedding in one pass."""
     cross_entropy: bool = False
     """Output projection and cross entropy without the whole logits."""
-    gradient_accumulation: bool = True
-    """Weight gradients are added straight into the main gradient."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

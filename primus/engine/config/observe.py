@@ -84,5 +84,3 @@ class ProfilingConfig:
     """Record Python stacks."""
     use_gzip: bool = False
     """Compress traces."""
-    memory_snapshot_path: str | None = None
-    """Device allocator history, written at each log interval; None: off."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["DistConfig", "MixedPrecisionConfig", "RNGConfig", "RerunConfig", "RunConfig"]
+__all__ = ["DistConfig", "MixedPrecisionConfig", "RNGConfig", "RunConfig"]
 
 Dtype = Literal["float64", "float32", "bfloat16", "float16"]
 
@@ -48,18 +48,6 @@ class DistConfig:
     """Requested backend; a CPU run always uses gloo and says so."""
     timeout_minutes: float = 10.0
     """Limit of a collective."""
-    enable_gloo_process_groups: bool = True
-    """Keep CPU-side groups beside the device's."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RerunConfig:
-    """Record of results that were rejected by a watchdog."""
-
-    result_rejected_tracker_filename: str | None = None
-    """File to append to; iterations rejected twice on one rank are skipped at the next start."""
-    error_injection_rate: int = 0
-    """One in this many checks reports an injected error; 0: none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

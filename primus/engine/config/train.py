@@ -59,9 +59,5 @@ class TrainConfig:
     """Iterations between collections under `manual_gc`; 0 never."""
     manual_gc_eval: bool = False
     """Under `manual_gc` collect around evaluations."""
-    train_sync_interval: int | None = None
-    """Iterations between waits for the device's queue; no effect on a CPU."""
-    empty_unused_memory_level: int = 0
-    """1: release cached device memory before the optimizer step, 2: after it as well; no effect on a CPU."""
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     """Validation and test."""

@@ -28,14 +28,21 @@ _FIELDS = (
 
 def line_of(record: Record, *, with_throughput: bool) -> str:
     """Return the fields of a record that a reader wants in one line."""
-    parts = [f"{name} {form.format(record[key])}" for key, name, form in _FIELDS if key in record and _is_news(key, record)]
+    parts = [_field(record, *field) for field in _FIELDS if field[0] in record and _is_news(field[0], record)]
     if with_throughput and "tflops_per_device" in record:
-        parts.append(f"TFLOP/s {record['tflops_per_device']:.3f}")
+        parts.append(_field(record, "tflops_per_device", "TFLOP/s", "{:.3f}"))
     if record.get("skipped_iterations"):
         parts.append(f"skipped {record['skipped_iterations']}")
     if record.get("nan_iterations"):
         parts.append(f"nan {record['nan_iterations']}")
     return " | ".join(parts)
+
+
+def _field(record: Record, key: str, name: str, form: str) -> str:
+    """Word a field; one that is averaged has its average in brackets."""
+    average = record.get(f"{key}_average")
+    text = f"{name} {form.format(record[key])}"
+    return text if average is None else f"{text} ({form.format(average)})"
 
 
 def _is_news(key: str, record: Record) -> bool:

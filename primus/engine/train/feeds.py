@@ -103,15 +103,11 @@ class _Streams:
                     f"full_validation: the {name} set has {len(dataset)} samples, less than one microbatch of {unit} over all "
                     "ranks; give it a larger share or use a smaller micro_batch_size"
                 )
-            batches = self._endless(dataset)
+            batches = self._loader(dataset, 0, in_order=True)
         else:
             microbatches = self.config.train.evaluation.eval_iters * (self.plan.global_batch_size // unit)
             batches = self._loader(dataset, consumed)
         return EvaluationSet(name=name, batches=batches, num_microbatches=microbatches, samples=microbatches * unit)
-
-    def _endless(self, dataset: Dataset) -> Iterator[Batch]:
-        while True:
-            yield from self._loader(dataset, 0, in_order=True)
 
     def _loader(self, dataset: Dataset, consumed: int, *, in_order: bool = False) -> Iterator[Batch]:
         sampling = Sampling(

@@ -43,12 +43,7 @@ SMALL: dict[str, Any] = {
     "deterministic_mode": True,
     "use_cpu_initialization": True,
     "bias_gelu_fusion": False,
-    "bias_swiglu_fusion": False,
-    "masked_softmax_fusion": False,
-    "bias_dropout_fusion": False,
-    "apply_rope_fusion": False,
     "cross_entropy_loss_fusion": False,
-    "gradient_accumulation_fusion": False,
 }
 """A few hundred thousand parameters on synthetic data."""
 

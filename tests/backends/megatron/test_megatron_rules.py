@@ -153,7 +153,6 @@ CASES: list[tuple[dict[str, Any], int, str]] = [
     ({"auto_continue_train": True}, 1, "works in the checkpoint folder, but save null"),
     ({"log_progress": True}, 1, "works in the checkpoint folder, but save null"),
     ({"load_main_params_from_ckpt": True}, 1, "needs no_load_optim: true"),
-    ({"ckpt_format": "torch", "enable_gloo_process_groups": False}, 1, "or use ckpt_format: torch_dist"),
     ({"ckpt_step": 3}, 1, "neither load nor pretrained_checkpoint is set"),
     # logging, determinism
     ({"logging_level": 17}, 1, "must be 10 (debug)"),

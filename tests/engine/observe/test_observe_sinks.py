@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from primus.engine.config import LoggerConfig
+from primus.engine.observe.averages import BlockAverage
 from primus.engine.observe.console import Console, line_of
 from primus.engine.observe.metrics_file import MetricsFile, read_metrics
 from primus.engine.observe.report import main as report_main
@@ -56,7 +57,15 @@ def test_plain_console_line_names_what_a_reader_wants(capsys: pytest.CaptureFixt
     sink.write(RECORD)
     sink.close()
     (line,) = capsys.readouterr().err.splitlines()
-    for part in ("iteration  4/10", "lm loss 3.333333E-01", "lr 1.000E-04", "grad norm 0.500", "tokens/s 1,23", "TFLOP/s", "ETA"):
+    for part in (
+        "iteration  4/10",
+        "lm loss 3.333333E-01",
+        "lr 1.000E-04",
+        "grad norm 0.500",
+        "tokens/s 1,23",
+        "TFLOP/s",
+        "ETA",
+    ):
         assert part in line
 
 
@@ -154,3 +163,17 @@ def test_timer_report_words_all_three_options() -> None:
     assert timer_lines(times, "max") == ["max time across ranks (ms):", f"    {'optimizer ':.<48s}: 3.00"]
     assert timer_lines(times, "minmax")[1].endswith(": (1.00, 3.00)")
     assert timer_lines(times, "all")[2:] == ["     rank  0: 1.00", "     rank  1: 3.00"]
+
+
+def test_averages_leave_warm_up_out_and_restart_with_each_block() -> None:
+    average = BlockAverage(skip=1, length=2)
+    rates = [{"iteration_time_ms": t, "tokens_per_second": 1000 / t, "tflops_per_device": t} for t in (99.0, 10.0, 30.0, 50.0)]
+    found = [average.add(rate) for rate in rates]
+    assert found[0] == {}
+    assert [row["iteration_time_ms_average"] for row in found[1:]] == [10.0, 20.0, 50.0]
+    assert found[2]["tokens_per_second_average"] == pytest.approx(1000 / 20.0)
+
+
+def test_console_shows_averages_in_brackets() -> None:
+    record = RECORD | {"iteration_time_ms_average": 25.0, "tokens_per_second_average": 1000.0}
+    assert "ms/it 20.0 (25.0) | tokens/s 1,234 (1,000)" in line_of(record, with_throughput=True)

@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 from primus.engine.config import (
     AttentionConfig,
     DDPConfig,
-    FusionConfig,
     MixedPrecisionConfig,
     ModelConfig,
     OptimizerConfig,
@@ -48,7 +47,6 @@ def model_config(keys: dict[str, Any]) -> ModelConfig:
             add_qkv_bias=keys["add_bias_linear"],
         ),
         position=PositionConfig(type=keys["position_embedding_type"], max_position_embeddings=keys["max_position_embeddings"]),
-        fusion=FusionConfig(gradient_accumulation=False),
     )
 
 

@@ -106,7 +106,7 @@ ROWS = section(
           doc="Draw the whole matrices on the host and slice them."),
     inert("use_te_activation_func", "bool", _HINT,
           doc="Use Transformer Engine's activation kernels."),
-    live("gradient_accumulation_fusion", "bool", "model.fusion.gradient_accumulation",
+    inert("gradient_accumulation_fusion", "bool", "performance hint; weight gradients always take the direct way",
          doc="Add weight gradients straight into the main gradient instead of by way of a second tensor."),
     pending("delay_wgrad_compute", "bool", "Deferred weight gradients are",
             doc="Compute weight gradients later than input gradients. Needs `overlap_moe_expert_parallel_comm`."),

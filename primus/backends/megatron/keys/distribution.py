@@ -56,7 +56,7 @@ ROWS = section(
             doc="Count the embedding as a layer when layers are divided over stages."),
     pending("account_for_loss_in_pipeline_split", "bool", _PIPELINE,
             doc="Count output layer and loss as a layer when layers are divided over stages."),
-    live("empty_unused_memory_level", "int", "train.empty_unused_memory_level", choices=(0, 1, 2),
+    pending("empty_unused_memory_level", "int", "Control of the device's allocator is", choices=(0, 1, 2),
          doc="Return cached device memory before the optimizer step (1) and after it too (2); no effect on a CPU."),
     pending("standalone_embedding_stage", "bool", _PIPELINE,
             doc="The first stage holds the embedding alone."),

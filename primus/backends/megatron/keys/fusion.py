@@ -4,6 +4,8 @@ from primus.backends.megatron.keys.row import inert, live, section
 
 __all__ = ["ROWS"]
 
+_FUSED = "performance hint; the engine always takes its fastest form, and the results are equal"
+
 # A table: a row's identity on its first line, its meaning below.
 # fmt: off
 _NUMERICS = section(
@@ -18,22 +20,22 @@ _NUMERICS = section(
 
 _FUSIONS = section(
     "10.4",
-    live("bias_gelu_fusion", "bool", "model.activation, model.fusion.bias_activation",
-         doc="Bias and GELU in one pass; the fused form is the tanh form of GELU. Acts on models with biases."),
+    live("bias_gelu_fusion", "bool", "model.activation",
+         doc="Use the tanh form of GELU, which the fused kernel of bias and GELU computes. Acts on models with biases."),
     live("cross_entropy_loss_fusion", "bool", "model.fusion.cross_entropy",
          doc="Compute output projection and cross entropy in chunks, without ever holding all logits."),
     inert("cross_entropy_fusion_impl", "str", "there is one fused cross entropy here, with equal results under both names",
           choices=("native", "te"),
           doc="Library of the fused cross entropy."),
-    live("bias_swiglu_fusion", "bool", "model.fusion.bias_activation",
+    inert("bias_swiglu_fusion", "bool", _FUSED,
          doc="Bias, silu and gate in one pass."),
-    live("masked_softmax_fusion", "bool", "model.fusion.masked_softmax",
+    inert("masked_softmax_fusion", "bool", _FUSED,
          doc="Explicit attention: scale, mask and softmax in one pass."),
     inert("no_persist_layer_norm", "bool", "kernel choice of a norm library; the one here gives equal results",
           doc="Avoid the norm kernel that keeps a row in registers."),
-    live("bias_dropout_fusion", "bool", "model.fusion.bias_dropout",
+    inert("bias_dropout_fusion", "bool", _FUSED,
          doc="Bias, dropout and residual addition in one pass."),
-    live("apply_rope_fusion", "bool", "model.fusion.rope",
+    inert("apply_rope_fusion", "bool", _FUSED,
          doc="Rotary embedding in one pass."),
 )
 

@@ -1,6 +1,6 @@
 """Rows of section 9.2: profiler, memory history, skipped iterations, CPU-side groups."""
 
-from primus.backends.megatron.keys.row import live, section
+from primus.backends.megatron.keys.row import inert, live, pending, section
 
 __all__ = ["ROWS"]
 
@@ -20,14 +20,14 @@ ROWS = section(
          doc="Iteration at which the profiled window ends; it is no longer in it."),
     live("iterations_to_skip", "list[int]?", "train.iterations_to_skip",
          doc="Iterations, counted from 0, whose data is drawn and dropped without a step; the learning rate does not move."),
-    live("result_rejected_tracker_filename", "path?", "rerun.result_rejected_tracker_filename",
+    pending("result_rejected_tracker_filename", "path?", "The rerun engine is",
          doc="File to which rejected losses and gradients are appended; iterations rejected twice on one rank are "
              "skipped next time."),
-    live("enable_gloo_process_groups", "bool", "dist.enable_gloo_process_groups",
+    inert("enable_gloo_process_groups", "bool", "objects are gathered over the groups at hand; no second set is made",
          doc="Keep CPU-side groups beside the device's; `torch` checkpoints of the distributed optimizer need them."),
-    live("record_memory_history", "bool", "profiling.memory_snapshot_path",
+    pending("record_memory_history", "bool", "The record of the device's allocator is",
          doc="Record the device allocator's events and write them at each log interval."),
-    live("memory_snapshot_path", "path", "profiling.memory_snapshot_path",
+    pending("memory_snapshot_path", "path", "The record of the device's allocator is",
          doc="File of the allocator's events, in the run folder unless absolute."),
     live("disable_profiler_activity_cpu", "bool", "profiling.with_cpu",
          doc="Leave the CPU's work out of profiler traces."),

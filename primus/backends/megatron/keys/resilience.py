@@ -1,6 +1,6 @@
 """Rows of sections 13.7 to 13.9: hung ranks, restarts, uneven layers, checking results by running again."""
 
-from primus.backends.megatron.keys.row import inert, live, pending, section
+from primus.backends.megatron.keys.row import inert, pending, section
 
 __all__ = ["ROWS"]
 
@@ -35,7 +35,7 @@ _RERUNS = section(
     "13.9",
     inert("enable_experimental", "bool", "no function of this engine is marked experimental",
           doc="Unlock functions that Megatron marks as experimental."),
-    live("error_injection_rate", "int", "rerun.error_injection_rate", minimum=0,
+    pending("error_injection_rate", "int", "The rerun engine is", minimum=0,
          doc="Inject, for a test, an error into one of this many checks of loss and gradients. 0: never."),
     pending("error_injection_type", "str", _RERUN, choices=("correct_result", "transient_error", "persistent_error"),
             doc="What kind of fault an injected error pretends to be."),

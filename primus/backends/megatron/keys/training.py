@@ -77,7 +77,7 @@ ROWS = section(
          doc="Report each prefix of `valid_data_path` on its own. Needs `full_validation`."),
     live("skip_train", "bool", "train.skip_train",
          doc="Only evaluate: no optimizer is built, validation and test run once."),
-    live("train_sync_interval", "int?", "train.train_sync_interval", minimum=1,
+    pending("train_sync_interval", "int?", "Control of the device's queue is", minimum=1,
          doc="Iterations between waits for the device's queue, so that the host cannot run far ahead; no barrier, no "
              "effect on a CPU."),
     inert("adlr_autoresume", "bool", _SITE,

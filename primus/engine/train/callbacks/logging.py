@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from primus.engine.config import LoggerConfig
+from primus.engine.observe.averages import BlockAverage
 from primus.engine.observe.memory import memory_bytes
 from primus.engine.observe.sink import Sink
 from primus.engine.observe.timers import TimerReport
@@ -31,6 +32,7 @@ class Logging(Callback):
         self._flops = 0.0
         self._started = time.perf_counter()
         self._evaluations: dict[str, float] = {}
+        self._average = BlockAverage(config.log_avg_skip_iterations, config.log_avg_reset_interval)
 
     def on_start(self, loop: Loop) -> None:
         self._started = time.perf_counter()
@@ -101,6 +103,7 @@ class Logging(Callback):
             "tokens_per_second": self._samples / self._iterations * self._seq_length / seconds,
             "tflops_per_device": self._flops / self._iterations / seconds / 1e12 / self._mesh.layout.world_size,
         }
+        record |= self._average.add(record)
         _, spans = loop.trace.drain()
         record |= self._timers.collect(spans, self._iterations)
         self._emit({**record, **self._evaluations})

@@ -38,15 +38,6 @@ def main_params_come_without_optimizer(p: Params) -> Problems:
         yield f"{p.where('load_main_params_from_ckpt')} needs no_load_optim: true (it is {p.where('no_load_optim')})."
 
 
-def torch_format_has_cpu_groups(p: Params) -> Problems:
-    """The torch format gathers a sharded optimizer on the CPU."""
-    if p["ckpt_format"] == "torch" and p["use_distributed_optimizer"] and not p["enable_gloo_process_groups"]:
-        yield (
-            f"{p.where('enable_gloo_process_groups')}, but {p.where('ckpt_format')} gathers the sharded optimizer over these "
-            "groups: set it to true, or use ckpt_format: torch_dist."
-        )
-
-
 def step_has_a_folder(p: Params) -> Problems:
     """`ckpt_step` picks one checkpoint of the folder that is loaded."""
     if p["ckpt_step"] and p["load"] is None and p["pretrained_checkpoint"] is None:
@@ -58,6 +49,5 @@ RULES: tuple[Rule, ...] = (
     saving_has_an_interval,
     saved_things_have_a_place,
     main_params_come_without_optimizer,
-    torch_format_has_cpu_groups,
     step_has_a_folder,
 )

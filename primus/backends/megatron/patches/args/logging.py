@@ -9,7 +9,6 @@ from primus.backends.megatron.params import Params, Problems, Rule
 __all__ = [
     "RULES",
     "file_level",
-    "memory_snapshot",
     "mlflow_run_name",
     "stderr_level",
     "tensorboard_folder",
@@ -64,11 +63,6 @@ def mlflow_run_name(p: Params) -> str | None:
     if p["disable_mlflow"]:
         return None
     return p["mlflow_run_name"] or f"{p.run.work_group}_{p.run.user_name}"
-
-
-def memory_snapshot(p: Params) -> str | None:
-    """Return the file of the allocator's history; None: off."""
-    return p.output_path(p["memory_snapshot_path"]) if p["record_memory_history"] else None
 
 
 def level_is_known(p: Params) -> Problems:
