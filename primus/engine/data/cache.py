@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from primus.errors import InputError
+
 __all__ = ["cached_arrays", "description_hash"]
 
 Array = NDArray[Any]
@@ -36,13 +38,26 @@ def cached_arrays(
     stem = f"{description_hash(description)}-{kind}"
     files = [folder / f"{stem}-{name}.npy" for name in names]
     if not all(file.exists() for file in files):
-        folder.mkdir(parents=True, exist_ok=True)
-        for file, array in zip(files, build(), strict=True):
-            temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}.npy")
+        arrays = build()
+        try:
+            _keep(folder, files, arrays)
+            (folder / f"{stem}-description.txt").write_text(_text(description), encoding="utf-8")
+        except OSError as error:
+            raise InputError(
+                f"the index cache folder {folder} cannot be written: {error}; set data_cache_path to a folder that can"
+            ) from error
+    return [np.load(file, mmap_mode="r") for file in files]
+
+
+def _keep(folder: Path, files: Sequence[Path], arrays: Sequence[Array]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, array in zip(files, arrays, strict=True):
+        temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}.npy")
+        try:
             np.save(temporary, array)
             temporary.replace(file)
-        (folder / f"{stem}-description.txt").write_text(_text(description), encoding="utf-8")
-    return [np.load(file, mmap_mode="r") for file in files]
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def _text(description: Mapping[str, Any]) -> str:

@@ -1,7 +1,8 @@
 """`build_datasets`: from a dataset configuration to the train, validation and test sets. No torch.
 
 One source divided by `split`, or a source of its own for each split, or mock data. Each prefix of a weighted blend is
-built half a percent larger than its share, and is repeated should it run out.
+built half a percent larger than its share, and is repeated should it run out. A blend without weights takes every prefix by its
+size, whole epochs of it if one is not enough.
 """
 
 import math
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from primus.engine.config import Blend, DatasetConfig
-from primus.engine.data.blended import BlendedDataset
+from primus.engine.data.blended import BlendedDataset, normalised
 from primus.engine.data.gpt_dataset import Corpus, GPTDataset, SampleRules
 from primus.engine.data.indexed import IndexedDataset
 from primus.engine.data.mock import MockCorpus
@@ -21,6 +22,9 @@ __all__ = ["Datasets", "build_datasets"]
 
 Dataset = GPTDataset | BlendedDataset
 Share = tuple[int, int] | None
+
+_SURPLUS = 1.005
+"""What a part of a weighted blend is built larger than its share."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,29 +85,32 @@ def _mock(rules: SampleRules, vocab_size: int, number: int, size: int | None) ->
 
 
 def _blend(config: DatasetConfig, blend: Blend, rules: SampleRules, number: int, size: int | None, whole: bool) -> Dataset:
-    single = len(blend.prefixes) == 1 and blend.weights is None
-    total = None if blend.weights is None else sum(blend.weights)
-    shares = [None] * len(blend.prefixes) if blend.weights is None else [w / total for w in blend.weights]  # type: ignore[operator]
-    targets = [None if s is None or size is None else math.ceil(size * s) for s in shares]
+    # A split's own only prefix needs no weight; one that is divided by `split` keeps its surplus, as in Megatron-Core.
+    if len(blend.prefixes) == 1 and (whole or blend.weights is None):
+        return _indexed(config, blend.prefixes[0], rules, number, size, whole)
+    cache = Path(config.cache_path) if config.cache_path else None
+    if blend.weights is None:
+        parts = _parts(config, blend.prefixes, [None] * len(blend.prefixes), rules, number, whole)
+        lengths = [len(part) for part in parts]
+        if size is None or size <= sum(lengths):
+            return BlendedDataset(parts, weights=None, size=size, split=SPLITS[number], cache=cache)
+        blend = Blend(prefixes=blend.prefixes, weights=tuple(map(float, lengths)))
+    assert size is not None, "the front door refuses weights where the size is open"
+    kept = [pair for pair in zip(blend.prefixes, normalised(blend.weights or ()), strict=True) if pair[1] > 0]
+    prefixes, weights = [prefix for prefix, _ in kept], [float(weight) for _, weight in kept]
+    targets = [math.ceil(size * weight) for weight in weights]
+    parts = _parts(config, prefixes, [math.ceil(target * _SURPLUS) for target in targets], rules, number, whole)
+    return BlendedDataset(parts, weights=weights, size=sum(targets), split=SPLITS[number], cache=cache)
 
-    def build(prefix: str, target: int | None) -> GPTDataset:
-        wanted = size if single else None if target is None else math.ceil(target * 1.005)
-        return _indexed(config, prefix, rules, number, wanted, whole)
+
+def _parts(
+    config: DatasetConfig, prefixes: Sequence[str], sizes: Sequence[int | None], rules: SampleRules, number: int, whole: bool
+) -> list[GPTDataset]:
+    def build(prefix: str, size: int | None) -> GPTDataset:
+        return _indexed(config, prefix, rules, number, size, whole)
 
     with ThreadPoolExecutor(config.num_dataset_builder_threads) as pool:
-        parts = list(pool.map(build, blend.prefixes, targets))
-    if single:
-        return parts[0]
-    cache = Path(config.cache_path) if config.cache_path else None
-    return BlendedDataset(
-        parts, weights=blend.weights, size=_blend_size(parts, targets, size), split=SPLITS[number], cache=cache
-    )
-
-
-def _blend_size(parts: Sequence[GPTDataset], targets: Sequence[int | None], size: int | None) -> int | None:
-    if targets[0] is not None:
-        return sum(target or 0 for target in targets)
-    return None if size is None else min(size, sum(map(len, parts)))
+        return list(pool.map(build, prefixes, sizes))
 
 
 def _indexed(config: DatasetConfig, prefix: str, rules: SampleRules, number: int, size: int | None, whole: bool) -> GPTDataset:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from primus.engine.data import masks
@@ -16,7 +17,7 @@ from primus.engine.data.cache import cached_arrays
 from primus.engine.data.gpt_index import build_gpt_index
 from primus.errors import InputError
 
-__all__ = ["Corpus", "GPTDataset", "Sample", "SampleRules"]
+__all__ = ["Corpus", "GPTDataset", "Sample", "SampleRules", "check_share"]
 
 Sample = dict[str, NDArray[Any]]
 
@@ -43,6 +44,29 @@ class SampleRules:
     reset_attention_mask: bool = False
     with_attention_mask: bool = False
 
+    def sample(self, text: NDArray[np.int64]) -> Sample:
+        """Return the sample of `seq_length + 1` tokens."""
+        tokens = text[:-1]
+        return {"tokens": tokens, "labels": text[1:]} | self.constants() | self.masks(tokens)
+
+    def constants(self) -> Sample:
+        """Return what is equal for all samples, unless `masks` says otherwise."""
+        return {
+            "loss_mask": np.ones(self.seq_length, np.float32),
+            "position_ids": np.arange(self.seq_length, dtype=np.int64),
+        }
+
+    def masks(self, tokens: NDArray[np.int64]) -> Sample:
+        """Return what depends on the tokens of this sample."""
+        own: Sample = {}
+        if self.eod_mask_loss:
+            own["loss_mask"] = masks.loss_mask(tokens, self.eod, eod_mask_loss=True)
+        if self.reset_position_ids:
+            own["position_ids"] = masks.position_ids(tokens, self.eod, reset=True)
+        if self.with_attention_mask:
+            own["attention_mask"] = masks.attention_mask(tokens, self.eod, reset=self.reset_attention_mask)
+        return own
+
 
 class GPTDataset:
     """At least `num_samples` samples of the documents [first, last) of a corpus; one epoch if `num_samples` is None."""
@@ -58,14 +82,13 @@ class GPTDataset:
         cache: Path | None = None,
     ) -> None:
         """Build or load the index; InputError if the documents hold no sample while some are wanted."""
-        self._corpus, self._rules = corpus, rules
-        self._check(documents, num_samples, split)
+        self._corpus, self.rules = corpus, rules
+        check_share(corpus, documents=documents, num_samples=num_samples, split=split, seq_length=rules.seq_length)
         ids = np.arange(*documents, dtype=np.int32)
         description = {
             "class": "GPTDataset",
             "dataset_path": corpus.prefix,
-            "sequences": len(corpus.sequence_lengths),
-            "tokens": int(corpus.sequence_lengths.sum(dtype=np.int64)),
+            "lengths": xxhash.xxh3_64_hexdigest(np.ascontiguousarray(corpus.sequence_lengths).data),
             "documents": list(documents),
             "num_samples": num_samples,
             "index_split": split,
@@ -74,9 +97,9 @@ class GPTDataset:
         }
 
         def build() -> list[NDArray[Any]]:
-            index = build_gpt_index(
-                ids, corpus.sequence_lengths, seq_length=rules.seq_length, num_samples=num_samples, seed=rules.seed
-            )
+            # Copied out of the mapped index, where they do not lie on whole words.
+            lengths = np.array(corpus.sequence_lengths)
+            index = build_gpt_index(ids, lengths, seq_length=rules.seq_length, num_samples=num_samples, seed=rules.seed)
             return [index.documents, index.samples, index.shuffle]
 
         names = ("document_index", "sample_index", "shuffle_index")
@@ -89,17 +112,7 @@ class GPTDataset:
 
     def __getitem__(self, item: int) -> Sample:
         """Return sample `item` in shuffled order."""
-        text = self.text(item)
-        r, tokens = self._rules, text[:-1]
-        sample: Sample = {
-            "tokens": tokens,
-            "labels": text[1:],
-            "loss_mask": masks.loss_mask(tokens, r.eod, eod_mask_loss=r.eod_mask_loss),
-            "position_ids": masks.position_ids(tokens, r.eod, reset=r.reset_position_ids),
-        }
-        if r.with_attention_mask:
-            sample["attention_mask"] = masks.attention_mask(tokens, r.eod, reset=r.reset_attention_mask)
-        return sample
+        return self.rules.sample(self.text(item))
 
     def text(self, item: int) -> NDArray[np.int64]:
         """Return the `seq_length + 1` tokens of a sample."""
@@ -112,17 +125,19 @@ class GPTDataset:
             parts.append(self._corpus.get(int(self.document_index[place]), start, stop))
         return np.concatenate(parts).astype(np.int64)
 
-    def _check(self, documents: tuple[int, int], num_samples: int | None, split: str) -> None:
-        first, last = documents
-        tokens = int(self._corpus.sequence_lengths[first:last].sum(dtype=np.int64))
-        if tokens < 2:
-            wanted = "an epoch of" if num_samples is None else f"{num_samples:,d}"
-            raise InputError(
-                f"the {split} split asks for {wanted} samples, but its share of dataset {self._corpus.prefix} holds "
-                f"{last - first} documents with {tokens} tokens; give it a larger share in `split`, or set eval_iters to 0"
-            )
-        if num_samples is None and tokens <= self._rules.seq_length:
-            raise InputError(
-                f"the {split} split of dataset {self._corpus.prefix} holds {tokens:,d} tokens, less than one sample of "
-                f"seq_length {self._rules.seq_length} + 1; give it a larger share, or choose a shorter seq_length"
-            )
+
+def check_share(corpus: Corpus, *, documents: tuple[int, int], num_samples: int | None, split: str, seq_length: int) -> None:
+    """Raise InputError if the documents [first, last) cannot give the samples that are asked of them."""
+    first, last = documents
+    tokens = int(corpus.sequence_lengths[first:last].sum(dtype=np.int64))
+    if tokens < 2:
+        wanted = "an epoch of" if num_samples is None else f"{num_samples:,d}"
+        raise InputError(
+            f"the {split} split asks for {wanted} samples, but its share of dataset {corpus.prefix} holds "
+            f"{last - first} documents with {tokens} tokens; give it a larger share in `split`, or set eval_iters to 0"
+        )
+    if num_samples is None and tokens <= seq_length:
+        raise InputError(
+            f"the {split} split of dataset {corpus.prefix} holds {tokens:,d} tokens, less than one sample of "
+            f"seq_length {seq_length} + 1; give it a larger share, or choose a shorter seq_length"
+        )

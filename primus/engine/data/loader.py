@@ -1,29 +1,47 @@
 """`build_loader`: microbatches as tensors on the run's device, made ahead by `num_workers` processes.
 
 Workers ignore SIGTERM and SIGINT: a signal sent to the whole process group must leave them alive until the main process
-has finished its iteration and saved. Each uses one thread.
+has finished its iteration and saved. They end when it ends. There
+are never more of them than cores.
+
+What is equal in all samples is made once and shared; for the rest, a worker sends one tensor.
 """
 
+import atexit
+import logging
+import multiprocessing
+import os
 import signal
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from types import FrameType
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from primus.engine.config import DatasetConfig
-from primus.engine.data.gpt_dataset import Sample
+from primus.engine.data.gpt_dataset import SampleRules
 from primus.engine.data.samplers import Sampling, cyclic, sequential
 
 __all__ = ["Batch", "build_loader"]
 
+log = logging.getLogger(__name__)
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
 
 class _Items(Protocol):
     def __len__(self) -> int: ...
-    def __getitem__(self, item: int) -> Sample: ...
+    def text(self, item: int) -> NDArray[np.int64]: ...
+    @property
+    def rules(self) -> SampleRules: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +59,18 @@ class Batch:
     attention_mask: Tensor | None
     """bool `[b, 1, s, s]`, true = masked out; None: causal."""
 
-    def to(self, device: torch.device) -> "Batch":
-        """Return the batch on a device; the copy may still be under way."""
-        if device.type == "cpu":
-            return self
-        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
-        return _batch({name: t.to(device, non_blocking=True) for name, t in tensors.items() if t is not None})
+
+class _Texts:
+    """The tokens of each sample, as the loader's workers see a dataset."""
+
+    def __init__(self, items: _Items) -> None:
+        self._items = items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, item: int) -> NDArray[np.int64]:
+        return self._items.text(item)
 
 
 class _Indices:
@@ -69,42 +93,81 @@ def build_loader(
 ) -> Iterator[Batch]:
     """Return the microbatches of this rank from `sampling.consumed` on; `in_order` walks the set whatever the loader type."""
     is_cyclic = config.dataloader_type == "cyclic" and not in_order
+    workers = _useful_workers(config.num_workers)
+    # A fork shares the index and starts in milliseconds; other ways import torch anew in each worker.
+    context = multiprocessing.get_context("fork" if sys.platform.startswith("linux") else None)
     loader: DataLoader[Any] = DataLoader(
-        dataset,  # type: ignore[arg-type]
+        _Texts(dataset),  # type: ignore[arg-type]
         batch_sampler=_Indices(sampling, is_cyclic=is_cyclic, sharding=config.data_sharding),
-        num_workers=config.num_workers,
-        collate_fn=_collate,
+        num_workers=workers,
+        collate_fn=partial(_collate, dataset.rules),
         pin_memory=device.type == "cuda",
-        worker_init_fn=_start_worker if config.num_workers else None,
-        persistent_workers=config.num_workers > 0,
+        worker_init_fn=partial(_start_worker, _process_end(context)) if workers else None,
+        persistent_workers=workers > 0,
+        multiprocessing_context=context if workers else None,
         # A generator of its own: the loader draws a seed when it starts, which must not move the run's random streams.
         generator=torch.Generator().manual_seed(0),
     )
-    return _batches(loader, device)
+    return _batches(loader, dataset.rules, device)
 
 
-def _batches(loader: "DataLoader[Any]", device: torch.device) -> Iterator[Batch]:
+def _useful_workers(wanted: int) -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if wanted > cores:
+        log.debug("num_workers %d: this machine has %d cores and gets as many workers", wanted, cores)
+    return min(wanted, cores)
+
+
+def _batches(loader: "DataLoader[Any]", rules: SampleRules, device: torch.device) -> Iterator[Batch]:
     """Start the workers when the first batch is asked for, so that an evaluation that never runs costs nothing."""
-    for stacked in loader:
-        yield _batch(stacked).to(device)
+    constants = {name: torch.from_numpy(array).to(device) for name, array in rules.constants().items()}
+    shared: dict[str, Tensor] = {}
+    with _signals_held():
+        stream = iter(loader)
+    for stacked in stream:
+        own = {name: tensor.to(device, non_blocking=True) for name, tensor in stacked.items()}
+        text = own.pop("text")
+        if not shared or len(shared["loss_mask"]) != len(text):
+            shared = {name: row.repeat(len(text), 1) for name, row in constants.items()}
+        parts = shared | own
+        yield Batch(
+            tokens=text[:, :-1].contiguous(),
+            labels=text[:, 1:].contiguous(),
+            loss_mask=parts["loss_mask"],
+            position_ids=parts["position_ids"],
+            attention_mask=parts.get("attention_mask"),
+        )
 
 
-def _collate(samples: list[Sample]) -> dict[str, Tensor]:
-    """Stack samples; a dict, so that pinning finds the tensors."""
-    return {name: torch.from_numpy(np.stack([sample[name] for sample in samples])) for name in samples[0]}
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Hold signals back while workers start, so that none meets a worker that does not ignore it yet."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _batch(stacked: dict[str, Tensor]) -> Batch:
-    return Batch(
-        tokens=stacked["tokens"],
-        labels=stacked["labels"],
-        loss_mask=stacked["loss_mask"],
-        position_ids=stacked["position_ids"],
-        attention_mask=stacked.get("attention_mask"),
-    )
+def _collate(rules: SampleRules, texts: list[NDArray[np.int64]]) -> dict[str, Tensor]:
+    """Stack samples and what depends on their tokens; a dict, so that pinning finds the tensors."""
+    rows = [{"text": text} | rules.masks(text[:-1]) for text in texts]
+    return {name: torch.from_numpy(np.stack([row[name] for row in rows])) for name in rows[0]}
 
 
-def _start_worker(_number: int) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def _process_end(context: Any) -> Any:
+    """Return a number in shared memory that turns to 1 when this process is about to end."""
+    ending = context.RawValue("b", 0)
+    atexit.register(setattr, ending, "value", 1)
+    return ending
+
+
+def _start_worker(main_is_ending: Any, _number: int) -> None:
+    def leave_with_main(_signal: int, _frame: FrameType | None) -> None:
+        # Python ends what is left of its children with SIGTERM and waits for them.
+        if main_is_ending.value:
+            os._exit(0)
+
+    signal.signal(signal.SIGTERM, leave_with_main)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)

@@ -1,8 +1,9 @@
-"""Which sample goes to which data-parallel rank: infinite or finite streams of microbatch indices, resumed by consumed
-samples.
+"""Which sample goes to which data-parallel rank: streams of microbatch indices, resumed by consumed samples.
 
-`sequential` (`dataloader_type: single`) walks the indices in order; `cyclic` draws a new permutation each epoch, seeded
-with the epoch's number, without end. Nothing needs to be saved: a position is a function of the consumed samples.
+`sequential` (`dataloader_type: single`) walks the indices in order, again and again; `cyclic` draws a new permutation each
+epoch, seeded with the epoch's number. Neither ends: an epoch is what whole microbatches cover, and a position is a function of
+the consumed samples, so that nothing needs to be saved. A GPT dataset holds all samples of a run, shuffled over its epochs;
+a second walk is met only by who consumes more than was planned.
 """
 
 from collections.abc import Iterator
@@ -34,12 +35,25 @@ class Sampling:
         """Samples of one microbatch over all ranks."""
         return self.micro_batch_size * self.size
 
+    @property
+    def epoch_samples(self) -> int:
+        """Samples of an epoch; InputError if the dataset does not fill one microbatch."""
+        if self.total < self.unit:
+            raise InputError(
+                f"the dataset has {self.total} samples, less than one microbatch: micro_batch_size {self.micro_batch_size} x "
+                f"data-parallel size {self.size} is {self.unit}"
+            )
+        return self.total // self.unit * self.unit
+
 
 def sequential(s: Sampling) -> Iterator[list[int]]:
-    """Yield this rank's indices of each microbatch, in order, until less than a microbatch is left."""
-    for start in range(s.consumed, s.total - s.unit + 1, s.unit):
-        first = start + s.rank * s.micro_batch_size
-        yield list(range(first, first + s.micro_batch_size))
+    """Yield this rank's indices of each microbatch, in order, over and over."""
+    start = s.consumed if s.consumed + s.unit <= s.total else s.consumed % s.epoch_samples
+    while True:
+        for base in range(start, s.total - s.unit + 1, s.unit):
+            first = base + s.rank * s.micro_batch_size
+            yield list(range(first, first + s.micro_batch_size))
+        start = 0
 
 
 def cyclic(s: Sampling, *, sharding: bool) -> Iterator[list[int]]:
@@ -48,31 +62,25 @@ def cyclic(s: Sampling, *, sharding: bool) -> Iterator[list[int]]:
     With `sharding` a rank owns a contiguous part of the indices and permutes it; without, all ranks share one permutation.
     InputError if the position does not lie between two microbatches of this batch arithmetic.
     """
-    active = s.total // s.unit * s.unit
-    if active == 0:
-        raise InputError(
-            f"dataloader_type cyclic needs at least one microbatch: the dataset has {s.total} samples, micro_batch_size "
-            f"{s.micro_batch_size} x data-parallel size {s.size} is {s.unit}"
-        )
-    epoch, done = divmod(s.consumed, active)
+    epoch, done = divmod(s.consumed, s.epoch_samples)
     if done % s.unit:
         raise InputError(
             f"dataloader_type cyclic cannot resume after {s.consumed} consumed samples: they are not a multiple of "
             f"micro_batch_size {s.micro_batch_size} x data-parallel size {s.size}; keep both, or use dataloader_type single"
         )
     while True:
-        indices = (
-            _epoch(s, epoch, active, sharding)[done // s.size :] if sharding else _epoch(s, epoch, active, sharding)[done:]
-        )
-        mine = indices if sharding else indices[s.rank :: s.size]
-        for start in range(0, len(mine) - s.micro_batch_size + 1, s.micro_batch_size):
+        mine = _own_part(s, epoch)[done // s.size :] if sharding else _common(s, epoch)[done:][s.rank :: s.size]
+        for start in range(0, len(mine), s.micro_batch_size):
             yield mine[start : start + s.micro_batch_size].tolist()
         epoch, done = epoch + 1, 0
 
 
-def _epoch(s: Sampling, epoch: int, active: int, sharding: bool) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(epoch)
-    if sharding:
-        bucket = active // s.size
-        return torch.randperm(bucket, generator=generator) + s.rank * bucket
-    return torch.randperm(active, generator=generator)
+def _own_part(s: Sampling, epoch: int) -> torch.Tensor:
+    bucket = s.epoch_samples // s.size
+    return torch.randperm(bucket, generator=torch.Generator().manual_seed(epoch)) + s.rank * bucket
+
+
+def _common(s: Sampling, epoch: int) -> torch.Tensor:
+    """Return the permutation that all ranks share: of every sample that fills a microbatch, cut where the ranks would part."""
+    drawn = s.total // s.micro_batch_size * s.micro_batch_size
+    return torch.randperm(drawn, generator=torch.Generator().manual_seed(epoch))[: s.epoch_samples]
