@@ -11,6 +11,7 @@ from primus.cli.dry_run import show_plan
 from primus.cli.report import tell
 from primus.core.experiment import load_experiment, nearest
 from primus.core.launch import LaunchOptions, Place, become, find_place, start
+from primus.engine.checkpoint.start import start_problems
 from primus.engine.config import ConfigContainer, serialize
 from primus.engine.data.preflight import check_data
 from primus.errors import InputError
@@ -45,8 +46,9 @@ def _run(file: Path, words: list[str], place: Place, *, dry_run: bool) -> None:
 
 
 def _with_checked_data(config: ConfigContainer) -> ConfigContainer:
-    """Look at data files and tokenizer before anything starts; return the container with its vocabulary size."""
+    """Look at data files, tokenizer and checkpoint before anything starts; return the container with its vocabulary size."""
     problems, vocab_size = check_data(config)
+    problems = [*problems, *start_problems(config.checkpoint)]
     if problems:
         raise InputError(problems)
     return replace(config, model=replace(config.model, vocab_size=config.model.vocab_size or vocab_size))

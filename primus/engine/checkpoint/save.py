@@ -14,6 +14,7 @@ from typing import Any
 from primus.engine.checkpoint import dist_format, folder, torch_format
 from primus.engine.checkpoint.agree import on_first
 from primus.engine.checkpoint.files import Checksums, Record, save_object
+from primus.engine.checkpoint.progress import Progress
 from primus.engine.checkpoint.rng import pack
 from primus.engine.checkpoint.state import TrainState
 from primus.engine.config import CheckpointConfig
@@ -50,24 +51,34 @@ class Contents:
     """The run's configuration as plain data."""
 
 
-def save_checkpoint(config: CheckpointConfig, contents: Contents, *, mesh: Mesh) -> Path:
+def save_checkpoint(config: CheckpointConfig, contents: Contents, *, mesh: Mesh, progress: Progress | None = None) -> Path:
     """Write the checkpoint of `contents.state.iteration` under `config.save` and return its folder.
 
-    RunError on every rank if it cannot be written; the previous checkpoint stays as it was.
+    `progress` is told of the save and of a deletion. RunError on every rank if the checkpoint cannot be written; the previous
+    one stays as it was.
     """
     assert config.save is not None
     base, iteration = Path(config.save), contents.state.iteration
     log.info("saving checkpoint at iteration %7d to %s in %s format", iteration, base, config.ckpt_format)
     temporary: Path | None = None
+    previous = folder.read_tracker(base)
     try:
         temporary = on_first(mesh.world, lambda: folder.open_temporary(base, iteration))
         records = _write(temporary, config, contents, mesh)
-        final = on_first(mesh.world, lambda: _complete(temporary, base, config, contents, records, mesh))
+        final = on_first(mesh.world, lambda: _complete(temporary, config, contents, records, mesh))
     except OSError as error:
         if temporary is not None and mesh.rank == 0:
             folder.discard(temporary)
         raise RunError(_failure(base, iteration, error)) from error
     log.info("successfully saved checkpoint from iteration %7d to %s", iteration, base)
+    if mesh.rank == 0:
+        # The other ranks do not wait for a deletion.
+        older = previous if isinstance(previous, int) else None
+        deleted = folder.retain(base, newest_iteration=iteration, previous=older, interval=config.save_retain_interval)
+        if deleted is not None:
+            log.info("successfully deleted checkpoint from iteration %7d under %s", deleted, base)
+        if progress is not None:
+            _note(progress, contents, deleted)
     return final
 
 
@@ -112,22 +123,26 @@ def _common(config: CheckpointConfig, contents: Contents, mesh: Mesh) -> dict[st
     }
 
 
-def _complete(
-    temporary: Path, base: Path, config: CheckpointConfig, contents: Contents, records: list[Record], mesh: Mesh
-) -> Path:
-    """Add what is written once, then publish: checksums, metadata last, rename, tracker, retention."""
-    iteration, previous = contents.state.iteration, folder.read_tracker(base)
+def _complete(temporary: Path, config: CheckpointConfig, contents: Contents, records: list[Record], mesh: Mesh) -> Path:
+    """Add what is written once, then publish: checksums, metadata last, rename, tracker."""
     if config.ckpt_format == "torch_dist":
         records = [*records, save_object(temporary / COMMON, _common(config, contents, mesh))]
     Checksums.write(temporary, records)
     if config.ckpt_format == "torch_dist":
         folder.write_durably(temporary / folder.METADATA, json.dumps(_BACKENDS).encode())
-    final = folder.publish(base, iteration, temporary)
-    older = previous if isinstance(previous, int) else None
-    deleted = folder.retain(base, newest_iteration=iteration, previous=older, interval=config.save_retain_interval)
-    if deleted is not None:
-        log.info("successfully deleted checkpoint from iteration %7d under %s", deleted, base)
-    return final
+    return folder.publish(temporary.parent, contents.state.iteration, temporary)
+
+
+def _note(progress: Progress, contents: Contents, deleted: int | None) -> None:
+    """Tell `progress.txt`; the run does not depend on it."""
+    state = contents.state
+    tokens = state.consumed_train_samples * contents.container["model"]["seq_length"]
+    try:
+        progress.saved(iteration=state.iteration, flops=state.num_floating_point_operations_so_far, tokens=tokens)
+        if deleted is not None:
+            progress.deleted(deleted)
+    except OSError as error:
+        log.warning("progress.txt could not be written: %s", error)
 
 
 def _failure(base: Path, iteration: int, error: OSError) -> str:

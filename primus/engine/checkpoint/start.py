@@ -12,7 +12,7 @@ from primus.engine.checkpoint.folder import RELEASE, complete_iterations, format
 from primus.engine.config import CheckpointConfig
 from primus.errors import InputError
 
-__all__ = ["Start", "find_start"]
+__all__ = ["Start", "find_start", "start_problems"]
 
 log = logging.getLogger(__name__)
 
@@ -35,28 +35,48 @@ class Start:
 
 def find_start(config: CheckpointConfig) -> Start | None:
     """Return where the run starts, None for a fresh one; InputError if a named source holds no checkpoint."""
+    start = _choose(config)
+    if start is None:
+        for line in _fresh_start_notices(config):
+            log.warning("%s", line)
+    return start
+
+
+def start_problems(config: CheckpointConfig) -> list[str]:
+    """Return why a run with this configuration cannot start, [] if it can; for checks before anything starts."""
+    try:
+        _choose(config)
+    except InputError as error:
+        return list(error.problems)
+    return []
+
+
+def _fresh_start_notices(config: CheckpointConfig) -> list[str]:
+    notices = []
+    if config.load is not None:
+        missing = _missing("load", Path(config.load))
+        notices.append(f"{missing}; exit_on_missing_checkpoint is false: starting from fresh weights")
+    if config.save is not None and (present := complete_iterations(Path(config.save))):
+        notices.append(
+            f"{config.save} already holds checkpoints of iterations {_listed(present)}; this run starts afresh and will "
+            "replace those it reaches (load or auto_continue_train would go on from them)"
+        )
+    return notices
+
+
+def _choose(config: CheckpointConfig) -> Start | None:
     if config.auto_continue_train and config.save is not None:
         resumed = _continue(config, Path(config.save))
         if resumed is not None:
             return resumed
-    start = _from_named_source(config)
-    if start is None and config.save is not None and (present := complete_iterations(Path(config.save))):
-        log.warning(
-            "%s already holds checkpoints of iterations %s; this run starts afresh and will replace those it reaches "
-            "(load or auto_continue_train would go on from them)",
-            config.save,
-            _listed(present),
-        )
-    return start
-
-
-def _from_named_source(config: CheckpointConfig) -> Start | None:
     if config.load is not None:
         start = _start(config, Path(config.load), "load", weights_only=config.finetune)
         if start is not None:
             return start
         if config.pretrained_checkpoint is None:
-            _refuse_missing(config)
+            if config.exit_on_missing_checkpoint:
+                missing = _missing("load", Path(config.load))
+                raise InputError(f"{missing}, or set exit_on_missing_checkpoint: false to start from fresh weights")
             return None
     if config.pretrained_checkpoint is not None:
         base = Path(config.pretrained_checkpoint)
@@ -70,7 +90,6 @@ def _from_named_source(config: CheckpointConfig) -> Start | None:
 def _continue(config: CheckpointConfig, base: Path) -> Start | None:
     iteration, notice = newest(base)
     if iteration is None:
-        log.info("auto_continue_train: %s holds no checkpoint to go on from", base)
         return None
     changed = [
         f"auto_continue_train: {line}"
@@ -125,13 +144,6 @@ def _iteration(base: Path, step: int | None, key: str) -> tuple[int, str | None]
         return step, None
     iteration, notice = newest(base)
     return None if iteration is None else (iteration, notice)
-
-
-def _refuse_missing(config: CheckpointConfig) -> None:
-    message = _missing("load", Path(str(config.load)))
-    if config.exit_on_missing_checkpoint:
-        raise InputError(f"{message}, or set exit_on_missing_checkpoint: false to start from fresh weights")
-    log.warning("%s; exit_on_missing_checkpoint is false: starting from fresh weights", message)
 
 
 def _missing(key: str, base: Path) -> str:

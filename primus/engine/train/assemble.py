@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from primus.engine.checkpoint.load import load_checkpoint
+from primus.engine.checkpoint.progress import Progress
 from primus.engine.checkpoint.rng import capture_rng, restore_rng
 from primus.engine.checkpoint.save import Contents, save_checkpoint
 from primus.engine.checkpoint.start import Start
@@ -41,6 +42,8 @@ class Parts:
     buffers: GradientBuffers
     optimizer: Optimizer
     state: TrainState
+    progress: Progress | None
+    """`progress.txt`; None where it is not kept."""
 
     def save(self) -> Path:
         """Write a checkpoint of this very moment."""
@@ -53,7 +56,7 @@ class Parts:
             rng=capture_rng(self.streams, self.mesh.device),
             container=serialize.to_dict(self.config),
         )
-        return save_checkpoint(self.config.checkpoint, contents, mesh=self.mesh)
+        return save_checkpoint(self.config.checkpoint, contents, mesh=self.mesh, progress=self.progress)
 
 
 def assemble(config: ConfigContainer, mesh: Mesh, start: Start | None) -> Parts:
@@ -92,9 +95,11 @@ def assemble(config: ConfigContainer, mesh: Mesh, start: Start | None) -> Parts:
         buffers=buffers,
         optimizer=optimizer,
         state=TrainState(),
+        progress=None,
     )
     if start is not None:
         _restore(parts, start)
+    parts.progress = _progress(parts)
     return parts
 
 
@@ -126,6 +131,16 @@ def _restore(parts: Parts, start: Start) -> None:
         restore_rng(dict(loaded.rng), parts.streams, parts.mesh.device)
     for line in loaded.report:
         log.warning("%s", line) if line.startswith("NOT") else log.info("%s", line)
+
+
+def _progress(parts: Parts) -> Progress | None:
+    config = parts.config
+    if not config.logger.log_progress or config.checkpoint.save is None or parts.mesh.rank != 0:
+        return None
+    flops = parts.state.num_floating_point_operations_so_far
+    progress = Progress(Path(config.checkpoint.save), world_size=parts.mesh.world.size, flops=flops)
+    progress.started()
+    return progress
 
 
 def _plain(config: ConfigContainer) -> Mapping[str, Any]:

@@ -125,7 +125,7 @@ def _loop(parts: Parts, feeds: Feeds, plan: BatchPlan, process_start: float) -> 
 
     def save() -> None:
         with logging_.paused(), trace.span("save-checkpoint"):
-            log.info("saved checkpoint %s", parts.save())
+            parts.save()
 
     return Loop(
         state=parts.state,

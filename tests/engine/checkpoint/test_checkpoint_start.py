@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from test_checkpoint_folder import make, track
 
-from primus.engine.checkpoint.start import find_start
+from primus.engine.checkpoint.start import find_start, start_problems
 from primus.engine.config import CheckpointConfig
 from primus.errors import InputError
 
@@ -154,3 +154,10 @@ def test_a_release_gives_weights_at_iteration_zero(base: Path) -> None:
 def test_looking_for_a_start_needs_no_torch() -> None:
     code = "import sys, primus.engine.checkpoint.start; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_problems_are_found_before_a_start_and_said_once(tmp_path: Path, base: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (problem,) = start_problems(CheckpointConfig(load=str(tmp_path / "nope")))
+    assert "nope does not exist" in problem
+    assert start_problems(CheckpointConfig(save=str(base))) == []
+    assert caplog.text == ""
