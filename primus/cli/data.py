@@ -1,4 +1,4 @@
-"""`primus data prepare | train-tokenizer`: thin verbs over `primus.engine.data.prepare`, which loads when a verb runs."""
+"""`primus data prepare | train-tokenizer | merge | show`: thin verbs over `primus.engine.data`, which loads when one runs."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +16,10 @@ app = typer.Typer(name="data", help="Prepare data and tokenizers.", no_args_is_h
 
 _SHOWN = 5
 
-Inputs = Annotated[list[str], typer.Argument(help="Files, folders or globs: text, .jsonl, .parquet.")]
+_AS_KEY = "As the key of that name."
+
+Inputs = Annotated[list[str], typer.Argument(help="Files, folders or globs: text, .jsonl, .parquet; text and .jsonl also .gz.")]
+OutputPrefix = Annotated[Path, typer.Option(help="Prefix of the .bin and .idx file.")]
 JsonKey = Annotated[str, typer.Option(help="Field of a JSON line, or column of a parquet file.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what exists.")]
 
@@ -24,13 +27,17 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what exist
 @app.command("prepare")
 def prepare_(
     inputs: Inputs,
-    output_prefix: Annotated[Path, typer.Option(help="Prefix of the .bin and .idx file.")],
-    tokenizer_type: Annotated[str, typer.Option(help="As the key of that name.")] = "HuggingFaceTokenizer",
-    tokenizer_model: Annotated[str | None, typer.Option(help="As the key of that name.")] = None,
-    vocab_file: Annotated[str | None, typer.Option(help="As the key of that name.")] = None,
-    merge_file: Annotated[str | None, typer.Option(help="As the key of that name.")] = None,
-    vocab_size: Annotated[int | None, typer.Option(help="As the key of that name.")] = None,
+    output_prefix: OutputPrefix,
+    tokenizer_type: Annotated[str, typer.Option(help=_AS_KEY)] = "HuggingFaceTokenizer",
+    tokenizer_model: Annotated[str | None, typer.Option(help=_AS_KEY)] = None,
+    vocab_file: Annotated[str | None, typer.Option(help=_AS_KEY)] = None,
+    merge_file: Annotated[str | None, typer.Option(help=_AS_KEY)] = None,
+    vocab_size: Annotated[int | None, typer.Option(help=_AS_KEY)] = None,
+    trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help=_AS_KEY)] = False,
     json_key: JsonKey = "text",
+    text_lines: Annotated[
+        bool, typer.Option("--text-lines", help="Each line of a text file is a document, not the file.")
+    ] = False,
     append_eod: Annotated[bool, typer.Option(help="End documents with the end-of-document token.")] = True,
     workers: Annotated[int, typer.Option(min=0, help="Processes; 0: one a core.")] = 0,
     skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave out what cannot be read.")] = False,
@@ -41,17 +48,25 @@ def prepare_(
     from primus.engine.data.prepare import PrepareOptions, prepare
 
     tokenizer = TokenizerConfig(
-        type=tokenizer_type, model=tokenizer_model, vocab_file=vocab_file, merge_file=merge_file, vocab_size=vocab_size
+        type=tokenizer_type,
+        model=tokenizer_model,
+        vocab_file=vocab_file,
+        merge_file=merge_file,
+        vocab_size=vocab_size,
+        trust_remote_code=trust_remote_code,
     )
     options = PrepareOptions(
-        json_key=json_key, append_eod=append_eod, skip_broken=skip_broken, overwrite=overwrite, workers=workers
+        json_key=json_key,
+        text_lines=text_lines,
+        append_eod=append_eod,
+        skip_broken=skip_broken,
+        overwrite=overwrite,
+        workers=workers,
     )
     with _progress() as progress:
         report = prepare(inputs, output_prefix, tokenizer, options, progress)
-    for kind, places in (("empty", report.empty), ("broken", report.broken)):
-        if places:
-            shown = "".join(f"\n  {place}" for place in places[:_SHOWN])
-            typer.echo(f"{len(places)} {kind} documents left out:{shown}{_more(places)}", err=True)
+    _tell_left_out("empty", report.num_empty, report.empty)
+    _tell_left_out("broken", report.num_broken, report.broken)
     typer.echo(f"{output_prefix}: {report.documents:,d} documents, {report.tokens:,d} tokens")
 
 
@@ -70,6 +85,37 @@ def train_tokenizer_(
     typer.echo(f"{output}: {size:,d} ids; use tokenizer_type HuggingFaceTokenizer and tokenizer_model {output}")
 
 
+@app.command("merge")
+def merge_(
+    prefixes: Annotated[list[Path], typer.Argument(help="Prefixes of .bin and .idx files, in the order to come.")],
+    output_prefix: OutputPrefix,
+    overwrite: Overwrite = False,
+) -> None:
+    """Put several datasets together as one."""
+    from primus.engine.data.indexed import merge
+
+    merge(prefixes, output_prefix, overwrite=overwrite)
+    _describe(output_prefix)
+
+
+@app.command("show")
+def show(prefix: Annotated[Path, typer.Argument(help="Prefix of a .bin and an .idx file.")]) -> None:
+    """Tell what a dataset holds."""
+    _describe(prefix)
+
+
+def _describe(prefix: Path) -> None:
+    from primus.engine.data.indexed import IndexedDataset
+
+    dataset = IndexedDataset(prefix)
+    lengths = dataset.sequence_lengths
+    tokens = int(lengths.sum(dtype="int64"))
+    longest = int(lengths.max(initial=0))
+    typer.echo(
+        f"{prefix}: {len(dataset):,d} documents, {tokens:,d} tokens ({dataset.dtype}), the longest document {longest:,d}"
+    )
+
+
 @contextmanager
 def _progress() -> Iterator[Callable[["PrepareReport", int], None]]:
     """Show bytes read and tokens a second while the body runs."""
@@ -79,14 +125,20 @@ def _progress() -> Iterator[Callable[["PrepareReport", int], None]]:
     columns = (BarColumn(), DownloadColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("", total=None, rate="")
+        found: int | None = None
 
         def show(report: "PrepareReport", total: int) -> None:
+            nonlocal found
+            found = report.tokens if found is None else found
             elapsed = bar.tasks[0].elapsed or 0.0
-            rate = f"{report.tokens / elapsed:,.0f} tokens/s" if elapsed > 0 else ""
+            rate = f"{(report.tokens - found) / elapsed:,.0f} tokens/s" if elapsed > 0 else ""
             bar.update(task, total=total, completed=report.bytes_read, rate=rate)
 
         yield show
 
 
-def _more(places: list[str]) -> str:
-    return f"\n  and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
+def _tell_left_out(kind: str, count: int, places: list[str]) -> None:
+    if count:
+        shown = "".join(f"\n  {place}" for place in places[:_SHOWN])
+        more = f"\n  and {count - _SHOWN} more" if count > _SHOWN else ""
+        typer.echo(f"{count} {kind} documents left out:{shown}{more}", err=True)

@@ -122,8 +122,9 @@ class IndexedDatasetBuilder:
     """
 
     def __init__(self, prefix: str | Path, dtype: np.dtype[np.generic]) -> None:
-        """Start a dataset of `dtype`; its folder exists."""
+        """Start a dataset of `dtype`; its folder is created if need be."""
         self.prefix, self.dtype = Path(prefix), np.dtype(dtype)
+        self.prefix.parent.mkdir(parents=True, exist_ok=True)
         self._draft = Path(f"{prefix}.bin.tmp")
         self._bin = self._draft.open("wb")
         self._lengths: list[int] = []
@@ -193,8 +194,11 @@ class IndexedDatasetBuilder:
             shutil.copyfileobj(source, self._bin, 16 << 20)
 
 
-def merge(prefixes: Iterable[str | Path], output_prefix: str | Path) -> None:
+def merge(prefixes: Iterable[str | Path], output_prefix: str | Path, *, overwrite: bool = False) -> None:
     """Write the documents of several datasets of one dtype, in this order, as one dataset."""
+    existing = [suffix for suffix in (".bin", ".idx") if Path(f"{output_prefix}{suffix}").exists()]
+    if existing and not overwrite:
+        raise InputError(f"{output_prefix}{existing[0]} exists already; choose another output prefix, or allow to overwrite it")
     first, *others = prefixes
     with IndexedDatasetBuilder(output_prefix, IndexedDataset(first).dtype) as builder:
         for prefix in (first, *others):

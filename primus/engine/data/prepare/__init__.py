@@ -2,6 +2,8 @@
 
 - `sources.py`: documents of text, JSON-lines and parquet files, cut into units of work
 - `prepare.py`: `prepare`, many processes to one dataset
+- `work.py`: what each process does
+- `parts.py`: what is done so far, on disk
 - `train.py`: `train_tokenizer`
 """
 

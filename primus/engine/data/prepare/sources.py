@@ -1,43 +1,52 @@
 """Where documents come from: text files, JSON lines, parquet; a folder or a glob stands for its files. No torch.
 
 Work is cut into `Unit`s of a few megabytes, each read by one process. The cut depends on the files alone, so a run that
-was stopped finds the same units again.
+was stopped finds the same units again. Text and JSON lines may be gzipped (`.gz`); such a file is one unit.
 """
 
 import glob
+import gzip
 import json
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from primus.errors import InputError
 
-__all__ = ["Document", "Unit", "cut_into_units", "find_files", "read_unit"]
+__all__ = ["Document", "LineCounter", "Unit", "cut_into_units", "find_files", "read_unit"]
 
 _JSON_LINES = {".jsonl", ".ndjson", ".json"}
 _PARQUET = {".parquet"}
 _UNIT_BYTES = 4 << 20
+_MAX_UNITS = 4096
+"""Larger inputs are cut into larger units, so that the folder of parts stays small."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
     """One text, or the reason why there is none."""
 
-    where: str
-    """`file:line` or `file`."""
+    file: str
+    line: int
+    """Counted from 1 within the unit; 0 where the file is one document."""
     text: str
     problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Work for one process: whole text files, a byte range of a JSON-lines file, or a row group of a parquet file."""
+    """Work for one process: whole text files, a byte range of a file of lines, or a row group of a parquet file."""
 
     kind: str
+    """`files`, `text` (a document a line), `json` or `parquet`."""
     files: tuple[str, ...]
     start: int = 0
     """First byte, or the row group."""
-    stop: int = 0
+    stop: int | None = None
+    """Byte behind the last; None: the end of the file."""
     size: int = 0
     """Bytes of input, for the progress bar."""
 
@@ -59,44 +68,91 @@ def find_files(inputs: Sequence[str]) -> list[Path]:
     return list(files)
 
 
-def cut_into_units(files: Sequence[Path]) -> list[Unit]:
-    """Return the work in the order in which it ends up in the dataset."""
+def cut_into_units(files: Sequence[Path], *, text_lines: bool = False) -> list[Unit]:
+    """Return the work in the order in which it ends up in the dataset; with `text_lines` each line of text is a document."""
+    size = max(_UNIT_BYTES, sum(file.stat().st_size for file in files) // _MAX_UNITS)
     units: list[Unit] = []
-    texts: list[str] = []
-    size = 0
+    waiting: list[Path] = []
+    waiting_size = 0
     for file in files:
-        length = file.stat().st_size
-        kind = _kind(file)
-        if kind == "text":
-            texts.append(str(file))
-            size += length
-        if texts and (kind != "text" or size >= _UNIT_BYTES):
-            units.append(Unit("text", tuple(texts), size=size))
-            texts, size = [], 0
-        if kind == "json":
-            starts = range(0, max(length, 1), _UNIT_BYTES)
-            units += [Unit("json", (str(file),), s, min(s + _UNIT_BYTES, length), min(_UNIT_BYTES, length - s)) for s in starts]
+        kind = _kind(file, text_lines)
+        if waiting and (kind != "files" or waiting_size >= size):
+            units.append(_files_unit(waiting))
+            waiting, waiting_size = [], 0
+        if kind == "files":
+            waiting.append(file)
+            waiting_size += file.stat().st_size
         elif kind == "parquet":
             units += _parquet_units(file)
-    if texts:
-        units.append(Unit("text", tuple(texts), size=size))
-    return units
+        else:
+            units += _line_units(file, kind, size)
+    return [*units, _files_unit(waiting)] if waiting else units
 
 
 def read_unit(unit: Unit, json_key: str) -> Iterator[Document]:
-    """Yield the documents of a unit; one that cannot be read carries its problem."""
-    if unit.kind == "text":
-        for name in unit.files:
-            yield _read_text(name)
-    elif unit.kind == "json":
-        yield from _read_json_lines(unit, json_key)
-    else:
-        yield from _read_row_group(unit, json_key)
+    """Yield the documents of a unit; one that cannot be read carries its problem. InputError if a file cannot be read."""
+    try:
+        if unit.kind == "files":
+            yield from map(_read_file, unit.files)
+        elif unit.kind == "parquet":
+            yield from _read_row_group(unit, json_key)
+        else:
+            parse = partial(_parse_json, key=json_key) if unit.kind == "json" else _parse_text
+            yield from _read_lines(unit, parse)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{', '.join(unit.files[:3])} cannot be read: {error}") from error
 
 
-def _kind(file: Path) -> str:
-    suffix = file.suffix.lower()
-    return "json" if suffix in _JSON_LINES else "parquet" if suffix in _PARQUET else "text"
+class LineCounter:
+    """Tells how many lines, or rows, of its file stand before a unit; asked in order, it reads a file once."""
+
+    def __init__(self) -> None:
+        self._file, self._at, self._count, self._last = "", 0, 0, b"\n"
+
+    def before(self, unit: Unit) -> int:
+        """Return the lines or rows before a unit."""
+        if unit.kind == "parquet":
+            import pyarrow.parquet as pq
+
+            metadata = pq.ParquetFile(unit.files[0]).metadata
+            return sum(int(metadata.row_group(group).num_rows) for group in range(unit.start))
+        if unit.start == 0:
+            return 0
+        if self._file != unit.files[0] or self._at > unit.start:
+            self._file, self._at, self._count, self._last = unit.files[0], 0, 0, b"\n"
+        with Path(self._file).open("rb") as file:
+            file.seek(self._at)
+            while self._at < unit.start and (block := file.read(min(unit.start - self._at, 8 << 20))):
+                self._at += len(block)
+                self._count += block.count(b"\n")
+                self._last = block[-1:]
+        return self._count + (self._last != b"\n")
+
+
+def _kind(file: Path, text_lines: bool) -> str:
+    suffixes = [suffix.lower() for suffix in file.suffixes if suffix.lower() != ".gz"]
+    last = suffixes[-1] if suffixes else ""
+    if last in _JSON_LINES:
+        return "json"
+    if last in _PARQUET:
+        return "parquet"
+    return "text" if text_lines else "files"
+
+
+def _files_unit(files: Sequence[Path]) -> Unit:
+    return Unit("files", tuple(map(str, files)), size=sum(file.stat().st_size for file in files))
+
+
+def _line_units(file: Path, kind: str, size: int) -> list[Unit]:
+    if kind == "json":
+        with _open(file) as opened:
+            if opened.read(64).lstrip()[:1] == b"[":
+                raise InputError(f"{file} is one JSON list; write one object a line (for example with `jq -c .[]`)")
+    length = file.stat().st_size
+    if file.suffix.lower() == ".gz":
+        return [Unit(kind, (str(file),), size=length)]
+    cuts = range(0, max(length, 1), size)
+    return [Unit(kind, (str(file),), s, min(s + size, length), min(size, length - s)) for s in cuts]
 
 
 def _parquet_units(file: Path) -> list[Unit]:
@@ -110,51 +166,47 @@ def _parquet_units(file: Path) -> list[Unit]:
     return [Unit("parquet", (str(file),), group, size=metadata.row_group(group).total_byte_size) for group in groups]
 
 
-def _read_text(name: str) -> Document:
-    try:
-        return Document(name, Path(name).read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        return Document(name, "", f"is not UTF-8: {error.reason} at byte {error.start}")
+def _open(file: Path) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(file, "rb") if file.suffix.lower() == ".gz" else file.open("rb"))
 
 
-def _read_json_lines(unit: Unit, key: str) -> Iterator[Document]:
-    """A line belongs to the unit in which it starts."""
+def _read_file(name: str) -> Document:
+    with _open(Path(name)) as file:
+        return _parse_text(name, 0, file.read())
+
+
+def _read_lines(unit: Unit, parse: Callable[[str, int, bytes], Document]) -> Iterator[Document]:
+    """Yield the lines that start in the unit's bytes, but for blank ones of JSON, which separate nothing."""
     (name,) = unit.files
-    with Path(name).open("rb") as file:
-        number = _lines_before(file, unit.start)
+    with _open(Path(name)) as file:
         if unit.start:
             file.seek(unit.start - 1)
             if file.read(1) != b"\n":
                 file.readline()
-        else:
-            file.seek(0)
-        while file.tell() < unit.stop:
-            line = file.readline()
+        number = 0
+        while (unit.stop is None or file.tell() < unit.stop) and (line := file.readline()):
             number += 1
-            if line.strip():
-                yield _parse(f"{name}:{number}", line, key)
+            if unit.kind == "text" or line.strip():
+                yield parse(name, number, line.rstrip(b"\r\n"))
 
 
-def _lines_before(file: object, start: int) -> int:
-    """Count the lines that start before byte `start`."""
-    read, seek = file.read, file.seek  # type: ignore[attr-defined]
-    seek(0)
-    count, left, last = 0, start, b"\n"
-    while left > 0 and (block := read(min(left, 8 << 20))):
-        count += block.count(b"\n")
-        left -= len(block)
-        last = block[-1:]
-    return count + (last != b"\n")
+def _parse_text(name: str, number: int, data: bytes) -> Document:
+    try:
+        return Document(name, number, data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        return Document(name, number, "", f"is not UTF-8: {error.reason} at byte {error.start}")
 
 
-def _parse(where: str, line: bytes, key: str) -> Document:
+def _parse_json(name: str, number: int, line: bytes, *, key: str) -> Document:
     try:
         row = json.loads(line)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        return Document(where, "", f"is not JSON: {error}")
+        return Document(name, number, "", f"is not JSON: {error}")
     if not isinstance(row, dict):
-        return Document(where, "", f"is a {type(row).__name__}, not an object")
-    return _from_row(where, row.get(key), key, list(row))
+        return Document(name, number, "", f"is a {type(row).__name__}, not an object")
+    if key not in row:
+        return Document(name, number, "", f"has no {key}; it has {', '.join(row) or 'nothing'}")
+    return _of_value(name, number, row[key], key)
 
 
 def _read_row_group(unit: Unit, key: str) -> Iterator[Document]:
@@ -164,15 +216,14 @@ def _read_row_group(unit: Unit, key: str) -> Iterator[Document]:
     file = pq.ParquetFile(name)
     if key not in file.schema_arrow.names:
         raise InputError(f"{name} has no column {key}; it has {', '.join(file.schema_arrow.names)}: choose one with --json-key")
-    first = sum(file.metadata.row_group(group).num_rows for group in range(unit.start))
-    column = file.read_row_group(unit.start, columns=[key]).column(0)
-    for row, value in enumerate(column, start=first + 1):
-        yield _from_row(f"{name}:{row}", value.as_py(), key, [key])
+    number = 0
+    for batch in file.iter_batches(batch_size=1024, row_groups=[unit.start], columns=[key]):
+        for value in batch.column(0).to_pylist():
+            number += 1
+            yield _of_value(name, number, value, key)
 
 
-def _from_row(where: str, value: object, key: str, names: list[str]) -> Document:
+def _of_value(name: str, number: int, value: object, key: str) -> Document:
     if isinstance(value, str):
-        return Document(where, value)
-    if key not in names:
-        return Document(where, "", f"has no {key}; it has {', '.join(names) or 'nothing'}")
-    return Document(where, "", f"has a {type(value).__name__} under {key}, not a text")
+        return Document(name, number, value)
+    return Document(name, number, "", f"has a {type(value).__name__} under {key}, not a text")

@@ -21,7 +21,11 @@ class NullTokenizer:
         return self.num_ids
 
     def tokenize(self, text: str) -> list[int]:
-        return [int(word) for word in text.split()]
+        """Return the integers; ValueError for a word that is no id of text."""
+        ids = [int(word) for word in text.split()]
+        if ids and not 0 <= min(ids) <= max(ids) < self.num_ids:
+            raise ValueError(f"ids reach from {min(ids)} to {max(ids)}, the vocabulary from 0 to {self.num_ids - 1}")
+        return ids
 
     def tokenize_many(self, texts: Sequence[str]) -> list[list[int]]:
         return [self.tokenize(text) for text in texts]
