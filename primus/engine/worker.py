@@ -14,6 +14,7 @@ from pathlib import Path
 from primus import log as logs
 from primus.engine.cause import leave_cause
 from primus.engine.config import ConfigContainer, serialize
+from primus.engine.host_memory import keep_freed_memory
 from primus.engine.lifeline import end_with_launcher
 from primus.errors import EXIT_DONE, EXIT_RUN, PrimusError
 
@@ -28,6 +29,7 @@ def main(arguments: list[str]) -> int:
     rank = int(os.environ.get("RANK", "0"))
     config: ConfigContainer | None = None
     end_with_launcher()
+    keep_freed_memory()
     try:
         config = serialize.load(Path(arguments[0]))
         _configure_logging(config, rank)

@@ -26,7 +26,6 @@ from primus.engine.observe.tensorboard import TensorBoard
 from primus.engine.observe.timers import TimerReport
 from primus.engine.observe.trackers import MLflow, WandB
 from primus.engine.optim.watch import GradientWatch, SpikeWatch
-from primus.engine.parallel.collectives import all_gather_object
 from primus.engine.parallel.mesh import Mesh, build_mesh
 from primus.engine.trace import Trace
 from primus.engine.train.assemble import Parts, assemble
@@ -53,9 +52,8 @@ def pretrain(config: ConfigContainer, *, process_start: float) -> None:
     start = find_start(config.checkpoint)
     if config.rng.deterministic_mode:
         torch.use_deterministic_algorithms(True)
-    mesh = build_mesh(config.model.parallel, config.dist, choose_device())
+    mesh = build_mesh(config.model.parallel, config.dist, choose_device(), agreed=serialize.dump(config))
     try:
-        _agree(config, mesh)
         _run(config, tokenizer, start, mesh, process_start)
     finally:
         if dist.is_initialized():
@@ -77,14 +75,6 @@ def with_vocabulary(config: ConfigContainer, tokenizer: Tokenizer) -> ConfigCont
     if size is not None and size < tokenizer.vocab_size:
         raise InputError(f"the tokenizer has {tokenizer.vocab_size:,d} ids, the model's vocab_size is {size:,d}")
     return replace(config, model=replace(config.model, vocab_size=size or tokenizer.vocab_size))
-
-
-def _agree(config: ConfigContainer, mesh: Mesh) -> None:
-    """Stop at once if ranks were started with different configurations, instead of hanging in a collective."""
-    texts = all_gather_object(serialize.dump(config), mesh.world)
-    others = [rank for rank, text in enumerate(texts) if text != texts[0]]
-    if others:
-        raise InputError(f"ranks {others} were started with another configuration than rank 0; start all from one file")
 
 
 def _run(config: ConfigContainer, tokenizer: Tokenizer, start: Start | None, mesh: Mesh, process_start: float) -> None:
