@@ -193,7 +193,7 @@ def _compare(source: _Source, wanted: Mapping[str, Shards], mesh: Mesh, *, with_
 def _refuse(folder: Path, config: CheckpointConfig, architecture: list[str], found: Difference) -> None:
     problems = [*architecture, *refusal(folder, found, config.strictness)]
     if architecture:
-        problems.append(f"the model is not the one that was saved in {folder}; finetune: true takes the weights alone, if they fit")
+        problems.append(f"{folder} was saved by another model; finetune: true takes its weights alone, if they fit")
     if problems:
         raise InputError(problems)
 
