@@ -59,9 +59,7 @@ def _document_order(documents: NDArray[np.int32], epochs: int, separate: bool, r
     if separate:
         parts = (_document_order(documents, n, False, random) for n in (epochs - 1, 1))
         return np.concatenate(tuple(parts))
-    order = np.tile(documents.astype(np.int32), epochs)
-    random.shuffle(order)
-    return order
+    return _shuffled(np.tile(documents.astype(np.int32), epochs), random)
 
 
 def _sample_starts(
@@ -71,24 +69,33 @@ def _sample_starts(
     ends = np.cumsum(taken, dtype=np.int64)
     # A document lies behind sample k if it ends at or before token k * seq_length. Starts are evenly spaced, so the first
     # such k is a division, and counting documents by it replaces a search (2 ms instead of 19 for 50M tokens).
-    first_behind = (ends + (seq_length - 1)) // seq_length
-    places = np.cumsum(np.bincount(first_behind, minlength=total + 1)[: total + 1])
-    ends -= taken
-    starts = np.take(ends, places)
+    behind = ends + (seq_length - 1)
+    behind //= seq_length
+    counts = np.bincount(behind, minlength=total + 1)[: total + 1]
     small = max(len(order), int(taken.max(initial=0))) <= np.iinfo(np.int32).max
     samples = np.empty((total + 1, 2), np.int32 if small else np.int64)
-    samples[:, 0] = places
-    np.subtract(np.arange(total + 1, dtype=np.int64) * seq_length, starts, out=samples[:, 1], casting="same_kind")
+    places = np.cumsum(counts, out=samples[:, 0], dtype=samples.dtype)
+    # Buffers are used twice: touching fresh memory takes longer than this arithmetic.
+    ends -= taken
+    starts = np.take(ends, places, out=counts, mode="clip")
+    offsets = np.arange(0, (total + 1) * seq_length, seq_length, dtype=np.int64)
+    offsets -= starts
+    samples[:, 1] = offsets
     samples[0] = 0  # also when the first documents are empty
     return samples
 
 
 def _shuffle(before: int, total: int, random: RandomState) -> NDArray[Any]:
     dtype: type[np.uint32] | type[np.int64] = np.uint32 if total < np.iinfo(np.uint32).max - 1 else np.int64
-    first = np.arange(before, dtype=dtype)
-    random.shuffle(first)
+    first = _shuffled(np.arange(before, dtype=dtype), random)
     if before == total:
         return first
-    last = np.arange(before, total, dtype=dtype)
-    random.shuffle(last)
-    return np.concatenate((first, last))
+    return np.concatenate((first, _shuffled(np.arange(before, total, dtype=dtype), random)))
+
+
+def _shuffled(array: NDArray[Any], random: RandomState) -> NDArray[Any]:
+    """Return the array shuffled as Megatron-Core does it."""
+    # numpy swaps words of 8 bytes a third faster, as long as they fit the caches.
+    words = array.astype(np.int64) if len(array) < 1 << 22 else array
+    random.shuffle(words)
+    return words.astype(array.dtype, copy=False)
