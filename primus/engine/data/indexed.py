@@ -75,6 +75,10 @@ class IndexedDataset:
             return self._mapped()[first : first + stop - start]
         return np.fromfile(self._bin, self.dtype, count=stop - start, offset=first * self.dtype.itemsize)
 
+    def head(self, count: int) -> NDArray[np.generic]:
+        """Return the first tokens of the file, at most `count`."""
+        return np.fromfile(self._bin, self.dtype, count=count)
+
     def __reduce__(self) -> "tuple[partial[IndexedDataset], tuple[str]]":
         """Travel as a name: another process maps the files itself."""
         return partial(IndexedDataset, mmap=self._mmap), (self.prefix,)

@@ -2,12 +2,17 @@
 
 from collections.abc import Iterator
 
-from primus.engine.config import ConfigContainer
+from primus.engine.config import Blend, ConfigContainer
+from primus.engine.data.gpt_dataset import check_share
 from primus.engine.data.indexed import IndexedDataset
+from primus.engine.data.splits import SPLITS, Sizes, split_bounds, split_sizes
 from primus.engine.data.tokenizer import build_tokenizer
 from primus.errors import InputError
 
 __all__ = ["check_data"]
+
+_PROBED_TOKENS = 1 << 20
+"""Tokens at the start of a file whose ids are compared with the vocabulary."""
 
 
 def check_data(config: ConfigContainer) -> tuple[list[str], int | None]:
@@ -24,16 +29,63 @@ def check_data(config: ConfigContainer) -> tuple[list[str], int | None]:
             f"the tokenizer has {vocab_size:,d} ids, the model's vocab_size is {wanted:,d}; every id needs a row: "
             f"leave vocab_size out or make it {vocab_size} or more"
         )
-    for prefix in dict.fromkeys(_prefixes(config)):
+    corpora: dict[str, IndexedDataset] = {}
+    for prefix in dict.fromkeys(prefix for blend in _blends(config) if blend for prefix in blend.prefixes):
         try:
-            IndexedDataset(prefix)
+            corpora[prefix] = IndexedDataset(prefix)
         except InputError as error:
             problems += error.problems
-    return problems, vocab_size
+    if vocab_size is not None:
+        problems += [text for corpus in corpora.values() for text in _foreign_ids(corpus, vocab_size)]
+    return problems + list(_empty_shares(config, corpora)), vocab_size
 
 
-def _prefixes(config: ConfigContainer) -> Iterator[str]:
-    d = config.dataset
-    for blend in (d.blend, d.train_blend, d.valid_blend, d.test_blend):
-        if blend is not None:
-            yield from blend.prefixes
+def _blends(config: ConfigContainer) -> tuple[Blend | None, ...]:
+    """Return the source of train, validation and test."""
+    data = config.dataset
+    return (data.blend,) * 3 if data.blend else (data.train_blend, data.valid_blend, data.test_blend)
+
+
+def _foreign_ids(corpus: IndexedDataset, vocab_size: int) -> Iterator[str]:
+    """Find data that another tokenizer made: its ids would reach beyond the embedding in the middle of the run."""
+    largest = int(corpus.head(_PROBED_TOKENS).max(initial=0))
+    if largest >= vocab_size:
+        yield (
+            f"dataset {corpus.prefix} holds the id {largest:,d}, but the tokenizer has {vocab_size:,d} ids: another one "
+            "made it; name that tokenizer, or prepare the data again"
+        )
+
+
+def _empty_shares(config: ConfigContainer, corpora: dict[str, IndexedDataset]) -> Iterator[str]:
+    sizes = _sizes(config)
+    for number, (blend, wanted) in enumerate(zip(_blends(config), (sizes.train, sizes.valid, sizes.test), strict=True)):
+        if blend is None or wanted == 0:
+            continue
+        several = len(blend.prefixes) > 1 and blend.weights is None
+        for prefix, weight in zip(blend.prefixes, blend.weights or [1.0] * len(blend.prefixes), strict=True):
+            if prefix in corpora and weight > 0:
+                yield from _empty_share(config, corpora[prefix], number, None if several else wanted)
+
+
+def _empty_share(config: ConfigContainer, corpus: IndexedDataset, number: int, wanted: int | None) -> Iterator[str]:
+    divided = config.dataset.blend is not None
+    documents = split_bounds(config.dataset.split or "1", len(corpus))[number] if divided else (0, len(corpus))
+    if documents is None:
+        return
+    try:
+        check_share(corpus, documents=documents, num_samples=wanted, split=SPLITS[number], seq_length=config.model.seq_length)
+    except InputError as error:
+        yield from error.problems
+
+
+def _sizes(config: ConfigContainer) -> Sizes:
+    train, evaluation = config.train, config.train.evaluation
+    return split_sizes(
+        train_samples=train.train_samples or train.train_iters * train.global_batch_size,
+        train_iters=train.train_iters,
+        batch=train.global_batch_size,
+        eval_iters=evaluation.eval_iters,
+        eval_interval=evaluation.eval_interval,
+        full_validation=evaluation.full_validation,
+        skip_train=train.skip_train,
+    )

@@ -1,0 +1,65 @@
+"""Samplers: which rank draws which sample, across epochs and resumes."""
+
+from itertools import islice
+
+import pytest
+
+from primus.engine.data.samplers import Sampling, cyclic, sequential
+from primus.errors import InputError
+
+CYCLIC = {"in turn": False, "own part": True}
+
+
+def sampling(total: int, *, consumed: int = 0, micro: int = 1, rank: int = 0, size: int = 1) -> Sampling:
+    return Sampling(total=total, consumed=consumed, micro_batch_size=micro, rank=rank, size=size)
+
+
+def test_single_gives_each_rank_its_slice_of_every_chunk() -> None:
+    of_rank = [list(islice(sequential(sampling(20, consumed=4, micro=2, rank=rank, size=2)), 3)) for rank in (0, 1)]
+    assert of_rank == [[[4, 5], [8, 9], [12, 13]], [[6, 7], [10, 11], [14, 15]]]
+
+
+def test_single_starts_over_where_no_whole_microbatch_is_left() -> None:
+    straight = list(islice(sequential(sampling(10, micro=2, size=2)), 5))
+    assert straight == [[0, 1], [4, 5], [0, 1], [4, 5], [0, 1]]
+    for done in range(5):
+        assert list(islice(sequential(sampling(10, consumed=4 * done, micro=2, size=2)), 5 - done)) == straight[done:]
+
+
+def test_cyclic_permutes_by_epoch_as_torch_does() -> None:
+    drawn = list(islice(cyclic(sampling(10), sharding=False), 20))
+    assert sum(drawn, [])[:10] == [4, 1, 7, 5, 3, 9, 0, 8, 6, 2]
+    assert sum(drawn, [])[10:] == [5, 6, 1, 2, 0, 8, 9, 3, 7, 4]
+
+
+@pytest.mark.parametrize("sharding", CYCLIC.values(), ids=CYCLIC)
+def test_cyclic_ranks_share_an_epoch_without_overlap(sharding: bool) -> None:
+    ranks = [list(islice(cyclic(sampling(27, micro=3, rank=r, size=2), sharding=sharding), 4)) for r in (0, 1)]
+    drawn = sorted(sum((sum(rank, []) for rank in ranks), []))
+    assert len(set(drawn)) == 24
+    if sharding:
+        assert {index // 12 for index in sum(ranks[1], [])} == {1}
+
+
+@pytest.mark.parametrize("sharding", CYCLIC.values(), ids=CYCLIC)
+def test_cyclic_resumes_anywhere_also_at_the_end_of_an_epoch(sharding: bool) -> None:
+    straight = list(islice(cyclic(sampling(26, micro=2, rank=1, size=2), sharding=sharding), 15))
+    for done in range(13):
+        resumed = cyclic(sampling(26, consumed=4 * done, micro=2, rank=1, size=2), sharding=sharding)
+        assert list(islice(resumed, 15 - done)) == straight[done:]
+
+
+def test_second_epoch_is_another_permutation_of_the_first() -> None:
+    batches = list(islice(cyclic(sampling(24, micro=8), sharding=True), 6))
+    first, second = sum(batches[:3], []), sum(batches[3:], [])
+    assert sorted(first) == sorted(second) == list(range(24))
+    assert first != second
+
+
+def test_what_cannot_be_cut_is_refused() -> None:
+    with pytest.raises(InputError, match="3 samples, less than one microbatch: micro_batch_size 2 x data-parallel size 2 is 4"):
+        next(cyclic(sampling(3, micro=2, size=2), sharding=True))
+    with pytest.raises(InputError, match="3 samples, less than one microbatch"):
+        next(sequential(sampling(3, micro=2, size=2)))
+    with pytest.raises(InputError, match=r"cannot resume after 6 consumed samples.*micro_batch_size 2 x data-parallel size 2"):
+        next(cyclic(sampling(20, consumed=6, micro=2, size=2), sharding=True))
