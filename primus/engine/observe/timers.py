@@ -37,8 +37,10 @@ def timer_lines(times_ms: Mapping[str, list[float]], option: Option) -> list[str
 class TimerReport:
     """Reduces span times at each logged iteration; every rank has the same spans, since all run the same code."""
 
-    def __init__(self, group: Group, option: Option) -> None:
+    def __init__(self, group: Group, option: Option, *, level: int) -> None:
+        """At `level` 0 the few timers that always run go to the log file alone."""
         self._group, self._option = group, option
+        self._log_level = logging.INFO if level > 0 else logging.DEBUG
 
     def collect(self, seconds: Mapping[str, float], iterations: int) -> dict[str, float]:
         """Log the report and return `timer/NAME` -> largest milliseconds an iteration over ranks."""
@@ -46,5 +48,5 @@ class TimerReport:
             return {}
         ranks = all_gather_object(dict(seconds), self._group)
         times = {name: [rank.get(name, 0.0) * 1e3 / iterations for rank in ranks] for name in seconds}
-        log.info("%s", "\n".join(timer_lines(times, self._option)))
+        log.log(self._log_level, "%s", "\n".join(timer_lines(times, self._option)))
         return {f"timer/{name}": max(values) for name, values in times.items()}

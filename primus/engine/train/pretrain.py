@@ -96,7 +96,7 @@ def _loop(parts: Parts, feeds: Feeds, plan: BatchPlan, process_start: float) -> 
     train = config.train
     trace = Trace(config.logger.timing_log_level)
     sinks = _sinks(parts) if mesh.rank == 0 else []
-    timers = TimerReport(mesh.world, config.logger.timing_log_option)
+    timers = TimerReport(mesh.world, config.logger.timing_log_option, level=config.logger.timing_log_level)
     logging_ = Logging(config.logger, mesh, seq_length=config.model.seq_length, sinks=sinks, timers=timers)
     evaluation = Evaluation(
         train,
