@@ -45,7 +45,7 @@ def test_dtype_is_the_smallest_that_holds_every_id(vocab_size: int, dtype: "np.d
 
 @pytest.mark.parametrize("ids", [[1, 65_536], np.array([1, 65_536]), np.array([-1])], ids=["list", "array", "negative"])
 def test_ids_beyond_the_dtype_are_refused_and_leave_nothing(ids: list[int], tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds uint16; ids from .* do not fit"):
+    with pytest.raises(InputError, match=r"holds uint16; ids from .* do not fit"):
         write(tmp_path / "d", [ids])
     assert list(tmp_path.iterdir()) == []
 
@@ -100,9 +100,8 @@ def test_damaged_files_are_named_with_what_is_wrong(tmp_path: Path) -> None:
 
 def test_interrupted_writing_keeps_the_dataset_that_was_there(tmp_path: Path) -> None:
     write(tmp_path / "d", DOCUMENTS)
-    with pytest.raises(ZeroDivisionError), IndexedDatasetBuilder(tmp_path / "d", UINT16) as builder:
-        builder.add_document([9] * 100)
-        raise ZeroDivisionError
+    with pytest.raises(InputError):
+        write(tmp_path / "d", [[9] * 100, [-1]])
     assert read(tmp_path / "d") == DOCUMENTS
     assert sorted(file.name for file in tmp_path.iterdir()) == ["d.bin", "d.idx"]
 
@@ -117,6 +116,6 @@ def test_merged_datasets_stand_behind_one_another(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"ab\.bin exists already"):
         merge([tmp_path / "a"], tmp_path / "new" / "ab")
     write(tmp_path / "c", [[1]], INT32)
-    with pytest.raises(InputError, match="c holds int32, .*ab holds uint16; they cannot be merged"):
+    with pytest.raises(InputError, match=r"c holds int32, .*ab holds uint16; they cannot be merged"):
         merge([tmp_path / "a", tmp_path / "c"], tmp_path / "new" / "ab", overwrite=True)
     assert read(tmp_path / "new" / "ab") == DOCUMENTS[:4]
