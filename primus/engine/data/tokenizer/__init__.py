@@ -1,6 +1,7 @@
 """Tokenizers, without torch: `build_tokenizer` opens the one a configuration names.
 
 - `base.py`: what a tokenizer can do
+- `fast.py`: tokenizers of the `tokenizers` library
 - `null.py`: integers between blanks
 - `huggingface.py`: hub tokenizers and their aliases
 - `sentencepiece.py`: SentencePiece models

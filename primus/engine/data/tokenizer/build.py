@@ -1,11 +1,11 @@
-"""`build_tokenizer`: one table from `tokenizer_type` to the class that serves it. No torch."""
+"""`build_tokenizer`: one table from `tokenizer_type` to what opens it. No torch."""
 
 from primus.engine.config import TokenizerConfig
 from primus.engine.data.tokenizer.base import Tokenizer
 from primus.engine.data.tokenizer.huggingface import open_huggingface
 from primus.engine.data.tokenizer.null import NullTokenizer
 from primus.engine.data.tokenizer.sentencepiece import SentencePieceTokenizer
-from primus.engine.data.tokenizer.tables import GPT2BPETokenizer, TikTokenizer, WordPieceTokenizer
+from primus.engine.data.tokenizer.tables import TikTokenizer, open_gpt2_bpe, open_word_piece
 from primus.errors import InputError
 
 __all__ = ["build_tokenizer"]
@@ -30,10 +30,10 @@ def build_tokenizer(config: TokenizerConfig) -> Tokenizer:
             )
         return NullTokenizer(config.vocab_size)
     if kind == "GPT2BPETokenizer":
-        return GPT2BPETokenizer(config.vocab_file, config.merge_file)
+        return open_gpt2_bpe(config.vocab_file, config.merge_file)
     if kind in ("BertWordPieceLowerCase", "BertWordPieceCase"):
         lower = kind == "BertWordPieceLowerCase"
-        return WordPieceTokenizer(config.vocab_file, lower_case=lower, extra_ids=config.vocab_extra_ids)
+        return open_word_piece(config.vocab_file, lower_case=lower, extra_ids=config.vocab_extra_ids)
     if kind not in _HUGGING_FACE | _SENTENCE_PIECE | _OTHERS:
         known = ", ".join(sorted(_HUGGING_FACE | _SENTENCE_PIECE | _OTHERS))
         raise InputError(f"tokenizer_type {kind} is unknown; known are {known}")

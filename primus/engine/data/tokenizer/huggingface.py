@@ -10,49 +10,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from primus.engine.data.tokenizer.fast import FastTokenizer
 from primus.errors import InputError
 
-__all__ = ["HuggingFaceTokenizer", "TransformersTokenizer", "open_huggingface"]
+__all__ = ["TransformersTokenizer", "open_huggingface"]
 
 
-def open_huggingface(name: str, *, trust_remote_code: bool) -> "HuggingFaceTokenizer | TransformersTokenizer":
+def open_huggingface(name: str, *, trust_remote_code: bool) -> "FastTokenizer | TransformersTokenizer":
     """Open a folder or a hub id; InputError if there is none or it has no end-of-document token."""
     folder = Path(name)
     if (folder / "tokenizer.json").is_file() and not trust_remote_code:
-        return HuggingFaceTokenizer(folder)
+        return _open_folder(folder)
     return TransformersTokenizer(name, trust_remote_code=trust_remote_code)
 
 
-class HuggingFaceTokenizer:
-    """A folder with `tokenizer.json`."""
+def _open_folder(folder: Path) -> FastTokenizer:
+    from tokenizers import Tokenizer
 
-    def __init__(self, folder: Path) -> None:
-        from tokenizers import Tokenizer
-
-        try:
-            self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        except Exception as error:
-            raise InputError(f"tokenizer_model {folder}: tokenizer.json cannot be read: {error}") from error
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self._eod = _end_token(folder, self._tokenizer)
-
-    @property
-    def vocab_size(self) -> int:
-        return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
-
-    @property
-    def eod(self) -> int:
-        return self._eod
-
-    def tokenize(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
-
-    def tokenize_many(self, texts: Sequence[str]) -> list[list[int]]:
-        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
-
-    def detokenize(self, ids: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+    try:
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception as error:
+        raise InputError(f"tokenizer_model {folder}: tokenizer.json cannot be read: {error}") from error
+    return FastTokenizer(tokenizer, _end_token(folder, tokenizer))
 
 
 class TransformersTokenizer:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from primus.engine.data.tokenizer.fast import FastTokenizer
 from primus.errors import InputError
 
-__all__ = ["GPT2BPETokenizer", "TikTokenizer", "WordPieceTokenizer"]
+__all__ = ["TikTokenizer", "open_gpt2_bpe", "open_word_piece"]
 
 _TIK_PATTERNS = {
     "v1": r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
@@ -21,53 +22,28 @@ _TIK_PATTERNS = {
 _TIK_SPECIALS = ("<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>")
 
 
-class _Tokenizers:
-    """A tokenizer of the `tokenizers` library with a known end-of-document id."""
+def open_gpt2_bpe(vocab_file: str | None, merge_file: str | None) -> FastTokenizer:
+    """Open GPT-2's byte-level BPE from `vocab_file` (JSON) and `merge_file`."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    def __init__(self, tokenizer: Any, eod: int) -> None:
-        self._tokenizer, self._eod = tokenizer, eod
-
-    @property
-    def vocab_size(self) -> int:
-        return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
-
-    @property
-    def eod(self) -> int:
-        return self._eod
-
-    def tokenize(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
-
-    def tokenize_many(self, texts: Sequence[str]) -> list[list[int]]:
-        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
-
-    def detokenize(self, ids: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
-
-
-class GPT2BPETokenizer(_Tokenizers):
-    """GPT-2's byte-level BPE from `vocab_file` (JSON) and `merge_file`."""
-
-    def __init__(self, vocab_file: str | None, merge_file: str | None) -> None:
-        from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-        vocab, merges = _existing("vocab_file", vocab_file), _existing("merge_file", merge_file)
+    vocab, merges = _existing("vocab_file", vocab_file), _existing("merge_file", merge_file)
+    try:
         tokenizer = Tokenizer(models.BPE.from_file(str(vocab), str(merges)))
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        tokenizer.decoder = decoders.ByteLevel()
-        super().__init__(tokenizer, _id_of(tokenizer, "<|endoftext|>", "vocab_file", vocab))
+    except Exception as error:
+        raise InputError(f"vocab_file {vocab} and merge_file {merges} are no BPE tables: {error}") from error
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return FastTokenizer(tokenizer, _id_of(tokenizer, "<|endoftext|>", "vocab_file", vocab))
 
 
-class WordPieceTokenizer(_Tokenizers):
-    """BERT's WordPiece from `vocab_file`; documents end with [SEP]; `vocab_extra_ids` sentinels `<extra_id_i>` are appended."""
+def open_word_piece(vocab_file: str | None, *, lower_case: bool, extra_ids: int) -> FastTokenizer:
+    """Open BERT's WordPiece from `vocab_file`; documents end with [SEP]; sentinels `<extra_id_i>` are appended."""
+    from tokenizers import AddedToken, BertWordPieceTokenizer
 
-    def __init__(self, vocab_file: str | None, *, lower_case: bool, extra_ids: int) -> None:
-        from tokenizers import AddedToken, BertWordPieceTokenizer
-
-        vocab = _existing("vocab_file", vocab_file)
-        tokenizer = BertWordPieceTokenizer(str(vocab), lowercase=lower_case)._tokenizer
-        tokenizer.add_special_tokens([AddedToken(f"<extra_id_{i}>", special=True) for i in range(extra_ids)])
-        super().__init__(tokenizer, _id_of(tokenizer, "[SEP]", "vocab_file", vocab))
+    vocab = _existing("vocab_file", vocab_file)
+    tokenizer = BertWordPieceTokenizer(str(vocab), lowercase=lower_case)._tokenizer
+    tokenizer.add_special_tokens([AddedToken(f"<extra_id_{i}>", special=True) for i in range(extra_ids)])
+    return FastTokenizer(tokenizer, _id_of(tokenizer, "[SEP]", "vocab_file", vocab))
 
 
 class TikTokenizer:
