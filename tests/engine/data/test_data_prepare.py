@@ -1,5 +1,6 @@
 """Preparing text: every token once, whatever is broken, empty, killed or repeated."""
 
+import gzip
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ import pytest
 from primus.engine.config import TokenizerConfig
 from primus.engine.data.indexed import IndexedDataset
 from primus.engine.data.prepare import PrepareOptions, prepare, train_tokenizer
+from primus.engine.data.prepare.parts import Parts
 from primus.engine.data.prepare.sources import LineCounter, cut_into_units, read_unit
 from primus.engine.data.tokenizer import build_tokenizer
 from primus.errors import InputError
@@ -154,3 +156,147 @@ def test_ids_fit_their_dtype(vocab_size: int, dtype: type, tmp_path: Path) -> No
     )
     assert IndexedDataset(tmp_path / "out").dtype == dtype
     assert documents_of(tmp_path / "out") == [[1, vocab_size - 2, vocab_size - 1]]
+
+
+def test_many_processes_write_the_bytes_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("primus.engine.data.prepare.sources._UNIT_BYTES", 2000)
+    json_lines(tmp_path / "in.jsonl", [" ".join(str(i * k % 99) for i in range(k % 40)) for k in range(400)])
+    reports = [prepare([str(tmp_path / "in.jsonl")], tmp_path / f"out{n}", NULL, PrepareOptions(workers=n)) for n in (1, 3)]
+    assert reports[0] == reports[1]
+    for suffix in (".bin", ".idx"):
+        assert (tmp_path / f"out1{suffix}").read_bytes() == (tmp_path / f"out3{suffix}").read_bytes()
+    places = [int(place.rsplit(":", 1)[1]) for place in reports[0].empty]
+    assert places == list(range(1, 401, 40))
+
+
+def test_first_broken_unit_in_the_inputs_order_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("primus.engine.data.prepare.sources._UNIT_BYTES", 300)
+    lines = [json.dumps({"text": "1 2 3"}) for _ in range(400)]
+    lines[150], lines[390] = "first", "second"
+    (tmp_path / "in.jsonl").write_text("\n\n".join(lines))
+    for workers in (1, 2):
+        with pytest.raises(InputError, match=r"1 documents cannot be read.*\n.*in\.jsonl:301 is not JSON"):
+            prepare([str(tmp_path / "in.jsonl")], tmp_path / "out", NULL, PrepareOptions(workers=workers))
+    report = prepare([str(tmp_path / "in.jsonl")], tmp_path / "out", NULL, PrepareOptions(workers=1, skip_broken=True))
+    assert [place.split()[0].rsplit(":", 1)[1] for place in report.broken] == ["301", "781"]
+    assert (report.documents, report.num_broken) == (398, 2)
+
+
+def test_what_the_tokenizer_refuses_is_reported_by_line(tmp_path: Path) -> None:
+    json_lines(tmp_path / "in.jsonl", ["1", "two", "99", "3"])
+    with pytest.raises(InputError) as caught:
+        prepare([str(tmp_path / "in.jsonl")], tmp_path / "out", NULL, ONE)
+    assert "in.jsonl:2 cannot be tokenized: invalid literal" in str(caught.value)
+    assert "in.jsonl:3 cannot be tokenized: ids reach from 99 to 99, the vocabulary from 0 to 98" in str(caught.value)
+
+
+def test_half_a_surrogate_pair_is_a_broken_document(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("some text")
+    train_tokenizer([str(tmp_path / "text.txt")], tmp_path / "tok", vocab_size=258, show_progress=False)
+    json_lines(tmp_path / "in.jsonl", ["some", "\ud800", "text"])
+    tokenizer = TokenizerConfig(type="HuggingFaceTokenizer", model=str(tmp_path / "tok"))
+    report = prepare([str(tmp_path / "in.jsonl")], tmp_path / "out", tokenizer, PrepareOptions(workers=1, skip_broken=True))
+    assert (report.documents, report.num_broken) == (2, 1)
+    assert report.broken[0].startswith(f"{tmp_path}/in.jsonl:2 cannot be tokenized")
+
+
+def test_gzipped_files_and_lines_of_text_are_read(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "a.jsonl.gz", "wt") as file:
+        file.write('{"text": "1 2"}\n{"text": "3"}\n')
+    with gzip.open(tmp_path / "b.txt.gz", "wt") as file:
+        file.write("4\n5")
+    (tmp_path / "c.txt").write_text("6 7\n\n8\r\n")
+    options = PrepareOptions(workers=1, append_eod=False)
+    prepare([str(tmp_path)], tmp_path / "out" / "files", NULL, options)
+    assert documents_of(tmp_path / "out" / "files") == [[1, 2], [3], [4, 5], [6, 7, 8]]
+    inputs = [str(tmp_path / name) for name in ("a.jsonl.gz", "b.txt.gz", "c.txt")]
+    report = prepare(inputs, tmp_path / "out" / "lines", NULL, PrepareOptions(workers=1, append_eod=False, text_lines=True))
+    assert documents_of(tmp_path / "out" / "lines") == [[1, 2], [3], [4], [5], [6, 7], [8]]
+    assert report.empty == [f"{tmp_path}/c.txt:2"]
+    (tmp_path / "a.jsonl.gz").write_bytes((tmp_path / "a.jsonl.gz").read_bytes()[:-12])
+    with pytest.raises(InputError, match=r"a\.jsonl\.gz cannot be read"):
+        prepare([str(tmp_path / "a.jsonl.gz")], tmp_path / "out" / "cut", NULL, options)
+
+
+def test_input_of_another_form_is_refused_with_advice(tmp_path: Path) -> None:
+    (tmp_path / "list.json").write_text('[{"text": "1"}]')
+    with pytest.raises(InputError, match=r"list\.json is one JSON list; write one object a line"):
+        prepare([str(tmp_path / "list.json")], tmp_path / "out", NULL, ONE)
+    pq.write_table(pa.table({"body": ["1"]}), tmp_path / "in.parquet")
+    with pytest.raises(InputError, match="has no column text; it has body: choose one with --json-key"):
+        prepare([str(tmp_path / "in.parquet")], tmp_path / "out", NULL, ONE)
+    (tmp_path / "bad.parquet").write_text("no")
+    with pytest.raises(InputError, match=r"bad\.parquet cannot be read: "):
+        prepare([str(tmp_path / "bad.parquet")], tmp_path / "out", NULL, ONE)
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(InputError, match=r"latin\.txt is not UTF-8: .* at byte 3"):
+        prepare([str(tmp_path / "latin.txt")], tmp_path / "out", NULL, ONE)
+
+
+def test_parts_of_other_work_are_not_used_and_foreign_folders_not_touched(tmp_path: Path) -> None:
+    json_lines(tmp_path / "in.jsonl", ["1", "x"])
+    with pytest.raises(InputError, match="cannot be tokenized"):
+        prepare([str(tmp_path / "in.jsonl")], tmp_path / "out", NULL, ONE)
+    assert (tmp_path / "out.parts" / "manifest").exists()
+    (tmp_path / "out.parts" / "mine.txt").write_text("mine")
+    json_lines(tmp_path / "in.jsonl", ["2", "3"])
+    prepare([str(tmp_path / "in.jsonl")], tmp_path / "out", NULL, ONE)
+    assert documents_of(tmp_path / "out") == [[2, 99], [3, 99]]
+    assert [file.name for file in (tmp_path / "out.parts").iterdir()] == ["mine.txt"]
+    with pytest.raises(InputError, match=r"out\.parts exists and holds no parts of a dataset"):
+        prepare([str(tmp_path / "in.jsonl")], tmp_path / "out", NULL, PrepareOptions(workers=1, overwrite=True))
+    assert documents_of(tmp_path / "out") == [[2, 99], [3, 99]]
+
+
+def test_a_tokenizer_that_was_trained_anew_makes_new_parts(tmp_path: Path) -> None:
+    unit = cut_into_units([Path(__file__)])
+    (tmp_path / "tok").mkdir()
+    (tmp_path / "tok" / "tokenizer.json").write_text("{}")
+    tokenizer = TokenizerConfig(type="HuggingFaceTokenizer", model=str(tmp_path / "tok"))
+
+    def parts() -> Parts:
+        return Parts(tmp_path / "out", unit, tokenizer, append_eod=True, json_key="text")
+
+    parts().open()
+    assert parts().are_ours()
+    (tmp_path / "tok" / "tokenizer.json").write_text('{"version": 2}')
+    assert not parts().are_ours()
+
+
+def test_large_inputs_are_cut_into_a_bounded_number_of_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("primus.engine.data.prepare.sources._UNIT_BYTES", 10)
+    monkeypatch.setattr("primus.engine.data.prepare.sources._MAX_UNITS", 8)
+    json_lines(tmp_path / "in.jsonl", ["1"] * 1000)
+    assert 8 <= len(cut_into_units([tmp_path / "in.jsonl"])) <= 9
+
+
+@pytest.mark.slow  # starts processes and kills the first of them
+def test_workers_leave_when_their_main_process_is_killed(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    for number in range(30):
+        json_lines(source / f"{number:02d}.jsonl", [" ".join(str(i % 99) for i in range(2000)) for _ in range(200)])
+    code = (
+        "from pathlib import Path\nfrom primus.engine.config import TokenizerConfig\n"
+        "from primus.engine.data.prepare import PrepareOptions, prepare\n"
+        "if __name__ == '__main__':\n"
+        f"    prepare([{str(source)!r}], Path({str(tmp_path / 'out')!r}),"
+        " TokenizerConfig(type='NullTokenizer', vocab_size=99), PrepareOptions(workers=2))\n"
+    )
+    (tmp_path / "run.py").write_text(code)
+    process = subprocess.Popen([sys.executable, str(tmp_path / "run.py")], start_new_session=True)
+    parts = tmp_path / "out.parts"
+    while len(list(parts.glob("*.json")) if parts.exists() else []) < 3:
+        time.sleep(0.01)
+        assert process.poll() is None
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    pytest.fail("workers outlived their main process")

@@ -9,6 +9,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -91,7 +92,7 @@ def cut_into_units(files: Sequence[Path], *, text_lines: bool = False) -> list[U
 
 def read_unit(unit: Unit, json_key: str) -> Iterator[Document]:
     """Yield the documents of a unit; one that cannot be read carries its problem. InputError if a file cannot be read."""
-    try:
+    with _reading(unit.files):
         if unit.kind == "files":
             yield from map(_read_file, unit.files)
         elif unit.kind == "parquet":
@@ -99,8 +100,6 @@ def read_unit(unit: Unit, json_key: str) -> Iterator[Document]:
         else:
             parse = partial(_parse_json, key=json_key) if unit.kind == "json" else _parse_text
             yield from _read_lines(unit, parse)
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{', '.join(unit.files[:3])} cannot be read: {error}") from error
 
 
 class LineCounter:
@@ -145,7 +144,7 @@ def _files_unit(files: Sequence[Path]) -> Unit:
 
 def _line_units(file: Path, kind: str, size: int) -> list[Unit]:
     if kind == "json":
-        with _open(file) as opened:
+        with _reading([str(file)]), _open(file) as opened:
             if opened.read(64).lstrip()[:1] == b"[":
                 raise InputError(f"{file} is one JSON list; write one object a line (for example with `jq -c .[]`)")
     length = file.stat().st_size
@@ -158,12 +157,18 @@ def _line_units(file: Path, kind: str, size: int) -> list[Unit]:
 def _parquet_units(file: Path) -> list[Unit]:
     import pyarrow.parquet as pq
 
-    try:
+    with _reading([str(file)]):
         metadata = pq.ParquetFile(file).metadata
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file} cannot be read as parquet: {error}") from error
     groups = range(metadata.num_row_groups)
     return [Unit("parquet", (str(file),), group, size=metadata.row_group(group).total_byte_size) for group in groups]
+
+
+@contextmanager
+def _reading(files: Sequence[str]) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        raise InputError(f"{', '.join(files[:3])} cannot be read: {error}") from error
 
 
 def _open(file: Path) -> BinaryIO:
