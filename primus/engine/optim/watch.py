@@ -9,7 +9,6 @@ mixed with the others', so that a bad one can be traced to its rank.
 import logging
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
@@ -54,14 +53,6 @@ class SpikeWatch:
                 *(context, value, f" ({where})" if where else "", self.factor, seen.largest, self.num_samples),
             )
         return is_spike
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return counts and thresholds by context."""
-        return {context: {"count": seen.count, "largest": seen.largest} for context, seen in self._seen.items()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with saved counts and thresholds."""
-        self._seen = {context: _Seen(**values) for context, values in state.items()}
 
 
 class GradientWatch:

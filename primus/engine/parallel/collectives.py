@@ -15,7 +15,6 @@ __all__ = [
     "Works",
     "all_gather_object",
     "all_reduce_",
-    "broadcast_",
     "copy_to_group",
     "gather_last_dim",
     "gather_sequence",
@@ -39,13 +38,6 @@ def all_reduce_(x: Tensor, group: Group, op: Literal["sum", "max", "min"] = "sum
     """Reduce `x` in place over the group; no gradient."""
     if group.size > 1:
         dist.all_reduce(x, _OPS[op], group=group.handle)
-    return x
-
-
-def broadcast_(x: Tensor, group: Group, source: int = 0) -> Tensor:
-    """Copy `x` in place from the group's member `source`; no gradient."""
-    if group.size > 1:
-        dist.broadcast(x, group.ranks[source], group=group.handle)
     return x
 
 

@@ -22,7 +22,7 @@ from primus.engine.pipeline.schedules import one_stage
 from primus.engine.trace import Trace
 from primus.errors import RunError
 
-__all__ = ["StepOutcome", "TrainStep"]
+__all__ = ["StepOutcome", "TrainStep", "loss_and_count"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +40,6 @@ class StepOutcome:
     """Rate that this iteration used."""
     loss_scale: float
     batch_size: int
-    num_microbatches: int
 
 
 @dataclass(kw_only=True, slots=True)
@@ -104,7 +103,6 @@ class TrainStep:
             learning_rate=learning_rate,
             loss_scale=loss_scale,
             batch_size=batch_size,
-            num_microbatches=num_microbatches,
         )
 
     def _watch(self, table: Tensor, iteration: int) -> None:

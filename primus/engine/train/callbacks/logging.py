@@ -104,8 +104,7 @@ class Logging(Callback):
             "tflops_per_device": self._flops / self._iterations / seconds / 1e12 / self._mesh.layout.world_size,
         }
         record |= self._average.add(record)
-        _, spans = loop.trace.drain()
-        record |= self._timers.collect(spans, self._iterations)
+        record |= self._timers.collect(loop.trace.drain(), self._iterations)
         self._emit({**record, **self._evaluations})
         self._losses.clear()
         self._skipped = self._nan = self._iterations = self._samples = 0
