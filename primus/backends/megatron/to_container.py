@@ -104,7 +104,6 @@ _MODEL: dict[str, Quantity] = {
 }
 _OPTIMIZATION: dict[str, Quantity] = {
     "optimizer.lr": lambda p: p["lr"] or 0.0,
-    "optimizer.weight_decay": lambda p: schedule.weight_decay_range(p)[1],
     "scheduler.lr_decay_steps": schedule.decay_samples,
     "scheduler.lr_warmup_steps": schedule.warmup_samples,
     "scheduler.wsd_decay_steps": schedule.anneal_samples,

@@ -22,8 +22,6 @@ class OptimizerConfig:
     """Floor for the embedding and the output layer; None: `min_lr`."""
     head_lr_mult: float = 1.0
     """Multiplier on the scheduled rate of the output layer."""
-    weight_decay: float = 0.0
-    """Decay of matrices; biases and 1-D parameters never decay."""
     adam_beta1: float = 0.9
     """Decay of the first moment."""
     adam_beta2: float = 0.999
@@ -57,7 +55,7 @@ class SchedulerConfig:
     wsd_decay_steps: int | None = None
     """Samples of WSD's anneal."""
     start_weight_decay: float = 0.0
-    """Decay at the start."""
+    """Decay of matrices at the start; biases and 1-D parameters never decay."""
     end_weight_decay: float = 0.0
     """Decay at the end of the run."""
     weight_decay_incr_style: Literal["constant", "linear", "cosine"] = "constant"

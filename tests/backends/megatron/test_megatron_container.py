@@ -193,7 +193,7 @@ def test_examples_build(file: Path, tmp_path: Path) -> None:
         ({"attention_softmax_in_fp32": True}, "model.attention.softmax_in_fp32", True),
         ({"kv_channels": 16}, "model.attention.kv_channels", 16),
         ({"ffn_hidden_size": 80}, "model.ffn_hidden_size", 80),
-        ({"weight_decay": 0.1}, "optimizer.weight_decay", 0.1),
+        ({"weight_decay": 0.1}, "scheduler.end_weight_decay", 0.1),
         ({"ckpt_step": 3, "load": "old"}, "checkpoint.ckpt_step", 3),
         ({"ckpt_step": 0}, "checkpoint.ckpt_step", None),
         ({"tokenizer_model": "org/name"}, "tokenizer.model", None),
