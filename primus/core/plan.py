@@ -69,15 +69,8 @@ class Plan:
 
 def plan_of(config: ConfigContainer, world_size: int) -> Plan:
     """Return the plan of a run whose vocabulary size is known."""
-    parallel, model = config.model.parallel, config.model
-    layout = Layout(
-        world_size=world_size,
-        tensor=parallel.tensor_model_parallel_size,
-        context=parallel.context_parallel_size,
-        pipeline=parallel.pipeline_model_parallel_size,
-        expert=parallel.expert_model_parallel_size,
-        use_tp_pp_dp_mapping=parallel.use_tp_pp_dp_mapping,
-    )
+    model = config.model
+    layout = Layout.of(model.parallel, world_size)
     batch = BatchPlan.of(config.train, layout.data)
     samples = config.train.train_samples or batch.samples_of(config.train.train_iters)
     whole = parameter_count(model).total

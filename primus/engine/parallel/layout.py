@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from primus.engine.config import ParallelConfig
 from primus.errors import ConfigError
 
 __all__ = ["Axis", "Coordinates", "Grid", "Layout"]
@@ -60,6 +61,18 @@ class Layout:
                 f"{self.expert} must be tensor {self.tensor} x context {self.context}, or the stages of experts and of dense "
                 "parameters lie on different ranks; choose such sizes or set use_tp_pp_dp_mapping: false"
             )
+
+    @classmethod
+    def of(cls, parallel: ParallelConfig, world_size: int) -> "Layout":
+        """Return the layout of a configuration on `world_size` ranks; ConfigError if it does not fit."""
+        return cls(
+            world_size=world_size,
+            tensor=parallel.tensor_model_parallel_size,
+            context=parallel.context_parallel_size,
+            pipeline=parallel.pipeline_model_parallel_size,
+            expert=parallel.expert_model_parallel_size,
+            use_tp_pp_dp_mapping=parallel.use_tp_pp_dp_mapping,
+        )
 
     @property
     def data(self) -> int:

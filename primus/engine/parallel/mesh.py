@@ -16,7 +16,7 @@ from primus.engine.config import DistConfig, ParallelConfig
 from primus.engine.parallel.layout import Axis, Coordinates, Layout
 from primus.errors import ConfigError
 
-__all__ = ["Group", "Mesh", "build_mesh", "layout_of", "single_mesh"]
+__all__ = ["Group", "Mesh", "build_mesh", "single_mesh"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,18 +59,6 @@ class Mesh:
     """Tensor x pipeline: ranks that together hold one copy of the model."""
 
 
-def layout_of(parallel: ParallelConfig, world_size: int) -> Layout:
-    """Return the layout of a configuration on `world_size` ranks; ConfigError if it does not fit."""
-    return Layout(
-        world_size=world_size,
-        tensor=parallel.tensor_model_parallel_size,
-        context=parallel.context_parallel_size,
-        pipeline=parallel.pipeline_model_parallel_size,
-        expert=parallel.expert_model_parallel_size,
-        use_tp_pp_dp_mapping=parallel.use_tp_pp_dp_mapping,
-    )
-
-
 def single_mesh(device: torch.device | str = "cpu") -> Mesh:
     """Return the mesh of a process that is alone."""
     return _single(Layout(world_size=1), torch.device(device))
@@ -83,7 +71,7 @@ def build_mesh(parallel: ParallelConfig, config: DistConfig, device: torch.devic
     different layouts would wait for one another in vain. ConfigError on every rank names those that differ.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    layout = layout_of(parallel, world_size)
+    layout = Layout.of(parallel, world_size)
     if world_size == 1:
         return _single(layout, device)
     timeout = timedelta(minutes=config.timeout_minutes)
