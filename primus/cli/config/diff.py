@@ -7,13 +7,11 @@ from typing import Annotated
 import typer
 
 from primus.cli.config.resolve import Resolved, resolve
-from primus.core.experiment import Value
+from primus.core.experiment import META, Value
 from primus.core.keys import show_value
 from primus.errors import ConfigError
 
 __all__ = ["diff"]
-
-_META = ("work_group", "user_name", "exp_name", "workspace", "platform")
 
 
 def diff(
@@ -30,7 +28,7 @@ def diff(
 
 
 def _differences(first: Resolved, second: Resolved) -> Iterator[str]:
-    yield from _compared("", *({name: getattr(each.experiment, name) for name in _META} for each in (first, second)))
+    yield from _compared("", *({name: getattr(each.experiment, name) for name in META} for each in (first, second)))
     for left, right in _pairs(list(first.params), list(second.params)):
         prefix = f"{left or right}."
         yield from _compared(prefix, first.params.get(left, {}), second.params.get(right, {}))

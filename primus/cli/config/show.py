@@ -8,13 +8,11 @@ import typer
 
 from primus.cli.config.resolve import Resolved, resolve
 from primus.cli.words import ExperimentFile
-from primus.core.experiment import Value, is_preset_source
+from primus.core.experiment import META, Value, is_preset_source
 from primus.core.keys import show_value
 from primus.errors import ConfigError
 
 __all__ = ["show"]
-
-_META = ("work_group", "user_name", "exp_name", "workspace", "platform")
 
 
 def show(
@@ -31,7 +29,7 @@ def show(
 
 def _as_json(resolved: Resolved) -> dict[str, object]:
     experiment = resolved.experiment
-    meta = {name: _pair(getattr(experiment, name)) for name in _META}
+    meta = {name: _pair(getattr(experiment, name)) for name in META}
     modules = {
         role: {
             "framework": module.framework.value,
@@ -50,7 +48,7 @@ def _pair(value: Value) -> dict[str, object]:
 
 def _as_text(resolved: Resolved) -> str:
     experiment = resolved.experiment
-    lines = [_line(name, getattr(experiment, name), 14) for name in _META]
+    lines = [_line(name, getattr(experiment, name), 14) for name in META]
     lines.append(f"{'run folder':14} {experiment.run_folder}")
     for role, module in experiment.modules.items():
         lines += ["", f"modules.{role}: framework {module.framework.value}, {module.config.value}, {module.model.value}", ""]

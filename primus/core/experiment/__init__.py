@@ -13,18 +13,17 @@
 - `nearest.py`: suggestions for unknown words
 """
 
-from primus.core.experiment.experiment import Experiment, Module
+from primus.core.experiment.experiment import META, Experiment, Module
 from primus.core.experiment.load import load_experiment, load_presets
-from primus.core.experiment.nearest import by_nearness, did_you_mean, nearest
+from primus.core.experiment.nearest import nearest
 from primus.core.experiment.presets import settings_of, shipped_presets
 from primus.core.experiment.value import Value, is_preset_source
 
 __all__ = [
+    "META",
     "Experiment",
     "Module",
     "Value",
-    "by_nearness",
-    "did_you_mean",
     "is_preset_source",
     "load_experiment",
     "load_presets",

@@ -6,7 +6,10 @@ from pathlib import Path
 
 from primus.core.experiment.value import Value, shipped
 
-__all__ = ["Experiment", "Module"]
+__all__ = ["META", "Experiment", "Module"]
+
+META = ("work_group", "user_name", "exp_name", "workspace", "platform")
+"""Words of an experiment file that stand above its modules; fields of `Experiment`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

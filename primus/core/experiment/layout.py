@@ -7,6 +7,7 @@
 
 from dataclasses import dataclass
 
+from primus.core.experiment.experiment import META
 from primus.core.experiment.extends import NamedFile
 from primus.core.experiment.nearest import nearest
 from primus.core.experiment.presets import check_framework, shipped_presets
@@ -14,7 +15,7 @@ from primus.core.experiment.value import Node, Tree, Value, merged, plain
 
 __all__ = ["Outline", "outlines"]
 
-_TOP = ("work_group", "user_name", "exp_name", "workspace", "platform", "framework", "modules", "models")
+_TOP = (*META, "framework", "modules", "models")
 _MODULE = ("framework", "config", "model", "overrides")
 _MODEL = ("model", "overrides")
 _DEFAULT_ROLE = "pre_trainer"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from primus.core.experiment.experiment import Experiment, Module
+from primus.core.experiment.experiment import META, Experiment, Module
 from primus.core.experiment.extends import CONFIGS, NamedFile, Reading, read_with_extends, relative
 from primus.core.experiment.layout import Outline, outlines
 from primus.core.experiment.presets import find_preset
@@ -17,8 +17,7 @@ from primus.errors import ConfigError
 
 __all__ = ["load_experiment", "load_presets"]
 
-_META = ("work_group", "user_name", "exp_name", "workspace", "platform")
-_FILE_WORDS = (*_META, "framework", "modules", "models")
+_FILE_WORDS = (*META, "framework", "modules", "models")
 """Words that address the file itself; every other word on the command line is a parameter."""
 
 
@@ -90,7 +89,7 @@ def _meta(tree: Tree, file: Path, env: Mapping[str, str], problems: list[str]) -
         "workspace": Value("./output", "default"),
         "platform": Value(None, "default"),
     }
-    meta = {name: _given(tree.children.get(name), defaults[name]) for name in _META}
+    meta = {name: _given(tree.children.get(name), defaults[name]) for name in META}
     for name in ("work_group", "user_name", "exp_name"):
         value = meta[name]
         if not _names_a_folder(value.value):

@@ -7,7 +7,7 @@ from primus.core.experiment.extends import CONFIGS, NamedFile, relative
 from primus.core.experiment.nearest import by_nearness, did_you_mean
 from primus.core.experiment.value import PRESET_PREFIX, Value, flat
 
-__all__ = ["find_preset", "frameworks", "settings_of", "shipped_presets"]
+__all__ = ["check_framework", "find_preset", "settings_of", "shipped_presets"]
 
 
 def frameworks() -> list[str]:

@@ -8,7 +8,7 @@
 """
 
 from primus.core.keys.check import check_params, check_values, show_value
-from primus.core.keys.coverage import coverage, public_status
+from primus.core.keys.coverage import coverage
 from primus.core.keys.key import Key
 from primus.core.keys.page import key_page
 from primus.core.keys.types import NotOfType, parse_type
@@ -21,6 +21,5 @@ __all__ = [
     "coverage",
     "key_page",
     "parse_type",
-    "public_status",
     "show_value",
 ]

@@ -5,6 +5,7 @@ from typing import Literal
 
 __all__ = [
     "GATED_ACTIVATIONS",
+    "Activation",
     "AttentionConfig",
     "FusionConfig",
     "InitConfig",

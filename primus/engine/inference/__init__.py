@@ -2,7 +2,3 @@
 
 - `sampling.py`: continue a prompt
 """
-
-from primus.engine.inference.sampling import generate
-
-__all__ = ["generate"]

@@ -18,7 +18,7 @@ from primus.engine.parallel.mesh import Group
 from primus.engine.parallel.sharding import Sharding
 from primus.engine.parallel.slot import slot_of
 
-__all__ = ["ColumnParallelLinear", "RowParallelLinear"]
+__all__ = ["ColumnParallelLinear", "RowParallelLinear", "enter_tensor_parallel"]
 
 
 class ColumnParallelLinear(nn.Module):

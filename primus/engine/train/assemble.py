@@ -4,10 +4,8 @@ random streams -> model with declared shardings -> flat weights and gradients ->
 """
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from primus.engine.checkpoint.load import load_checkpoint
 from primus.engine.checkpoint.progress import Progress
@@ -18,6 +16,7 @@ from primus.engine.checkpoint.state import TrainState
 from primus.engine.config import ConfigContainer, serialize
 from primus.engine.model.builder import build_model
 from primus.engine.model.gpt import GPTModel
+from primus.engine.model.parameter import sharding_of
 from primus.engine.optim.build import build_optimizer
 from primus.engine.optim.optimizer import Optimizer
 from primus.engine.parallel.data import GradientBuffers
@@ -106,8 +105,7 @@ def assemble(config: ConfigContainer, mesh: Mesh, start: Start | None) -> Parts:
 def model_shards(model: GPTModel, mesh: Mesh) -> dict[str, Shards]:
     """Return this rank's rectangles of every parameter."""
     return {
-        name: parameter_shards(parameter.data, parameter.sharding, mesh.tp)  # type: ignore[attr-defined]
-        for name, parameter in model.named_parameters()
+        name: parameter_shards(parameter.data, sharding_of(parameter), mesh.tp) for name, parameter in model.named_parameters()
     }
 
 
@@ -119,7 +117,7 @@ def _restore(parts: Parts, start: Start) -> None:
         parts.config.checkpoint,
         model=model_shards(parts.model, parts.mesh),
         optimizer=parts.optimizer.state_shards(),
-        container=_plain(parts.config),
+        container=serialize.to_dict(parts.config),
         mesh=parts.mesh,
     )
     parts.state = loaded.state
@@ -141,7 +139,3 @@ def _progress(parts: Parts) -> Progress | None:
     progress = Progress(Path(config.checkpoint.save), world_size=parts.mesh.world.size, flops=flops)
     progress.started()
     return progress
-
-
-def _plain(config: ConfigContainer) -> Mapping[str, Any]:
-    return serialize.to_dict(config)
