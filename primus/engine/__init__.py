@@ -1,0 +1,13 @@
+"""The machine tower: trains what a container file says, and sees no preset, flat key or environment option.
+
+- `worker.py`, `elastic.py`, `generate.py`: entry points of processes
+- `train/`: training itself
+- `pipeline/`, `optim/`, `data/`, `checkpoint/`, `inference/`, `observe/`: capabilities that do not know one another
+- `model/`: the decoder
+- `precision/`: number formats of a run
+- `kernels/`: operations, one a file
+- `parallel/`: ranks, groups and what moves between them
+- `config/`: the container
+- `trace/`: times of named stretches of code
+- `cause.py`, `lifeline.py`, `host_memory.py`: what a process owes its launcher and its machine
+"""

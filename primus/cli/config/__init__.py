@@ -6,6 +6,7 @@
 - `diff.py`: what two experiments do differently
 - `coverage.py`: which keys act
 - `docs.py`: the key reference as Markdown
+- `resolve.py`: what these verbs read: an experiment with its values typed
 """
 
 import typer

@@ -3,6 +3,7 @@
 - `container.py`: `ConfigContainer`, the whole run
 - `train.py`, `model.py`, `optim.py`, `data.py`, `checkpoint.py`, `observe.py`, `system.py`: its parts
 - `serialize.py`: container to YAML and back
+- `batch.py`: the batch size over the run, derived from `train.py`
 """
 
 from primus.engine.config.checkpoint import CheckpointConfig

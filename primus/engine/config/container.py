@@ -1,6 +1,6 @@
 """`ConfigContainer`: everything the engine needs to know, typed and frozen, under Megatron-Bridge's sub-config names.
 
-Workers receive it as a YAML file (`reader.load`, `writer.dump`) and see no preset, flat key or environment option.
+Workers receive it as a YAML file (`serialize.dump`, `serialize.load`) and see no preset, flat key or environment option.
 """
 
 from dataclasses import dataclass, field

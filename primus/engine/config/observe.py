@@ -69,7 +69,7 @@ class ProfilingConfig:
     profile: bool = False
     """Master switch."""
     use_pytorch_profiler: bool = False
-    """Write a torch.profiler trace (without it only device range markers are emitted)."""
+    """Write a torch.profiler trace (without it a profiled run leaves nothing to read)."""
     profile_ranks: tuple[int, ...] = (0,)
     """Global ranks; empty: all."""
     profile_step_start: int = 10
