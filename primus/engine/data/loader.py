@@ -1,4 +1,4 @@
-"""`build_loader`: microbatches as tensors on the run's device, made ahead by `num_workers` processes.
+"""`Loader`: microbatches as tensors on the run's device, made ahead by `num_workers` processes.
 
 Workers ignore SIGTERM and SIGINT: a signal sent to the whole process group must leave them alive until the main process
 has finished its iteration and saved. They end when it ends. There
@@ -15,7 +15,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import FrameType
 from typing import Any, Protocol
@@ -30,7 +30,7 @@ from primus.engine.config import DatasetConfig
 from primus.engine.data.gpt_dataset import SampleRules
 from primus.engine.data.samplers import Sampling, cyclic, sequential
 
-__all__ = ["Batch", "build_loader"]
+__all__ = ["Batch", "Loader"]
 
 log = logging.getLogger(__name__)
 
@@ -74,41 +74,74 @@ class _Texts:
 
 
 class _Indices:
-    """A batch sampler that starts anew at each iteration."""
+    """A batch sampler that starts at `consumed` samples; it gives nothing as long as that is None."""
 
     def __init__(self, sampling: Sampling, *, is_cyclic: bool, sharding: bool) -> None:
         self._sampling, self._is_cyclic, self._sharding = sampling, is_cyclic, sharding
+        self.consumed: int | None = None
 
     def __iter__(self) -> Iterator[list[int]]:
-        return cyclic(self._sampling, sharding=self._sharding) if self._is_cyclic else sequential(self._sampling)
+        if self.consumed is None:
+            return iter(())
+        at = replace(self._sampling, consumed=self.consumed)
+        return cyclic(at, sharding=self._sharding) if self._is_cyclic else sequential(at)
 
 
-def build_loader(
-    dataset: _Items,
-    config: DatasetConfig,
-    *,
-    sampling: Sampling,
-    device: torch.device,
-    in_order: bool = False,
-) -> Iterator[Batch]:
-    """Return the microbatches of this rank from `sampling.consumed` on; `in_order` walks the set whatever the loader type."""
-    is_cyclic = config.dataloader_type == "cyclic" and not in_order
-    workers = _useful_workers(config.num_workers)
-    # A fork shares the index and starts in milliseconds; other ways import torch anew in each worker.
-    context = multiprocessing.get_context("fork" if sys.platform.startswith("linux") else None)
-    loader: DataLoader[Any] = DataLoader(
-        _Texts(dataset),  # type: ignore[arg-type]
-        batch_sampler=_Indices(sampling, is_cyclic=is_cyclic, sharding=config.data_sharding),
-        num_workers=workers,
-        collate_fn=partial(_collate, dataset.rules),
-        pin_memory=device.type == "cuda",
-        worker_init_fn=partial(_start_worker, _process_end(context)) if workers else None,
-        persistent_workers=workers > 0,
-        multiprocessing_context=context if workers else None,
-        # A generator of its own: the loader draws a seed when it starts, which must not move the run's random streams.
-        generator=torch.Generator().manual_seed(0),
-    )
-    return _batches(loader, dataset.rules, device)
+class Loader:
+    """The microbatches of a dataset for one rank."""
+
+    def __init__(
+        self, dataset: _Items, config: DatasetConfig, *, sampling: Sampling, device: torch.device, in_order: bool = False
+    ) -> None:
+        """Prepare to load; `in_order` walks the set whatever the loader type.
+
+        On the CPU the workers start here, so build it before the model: a forked worker holds on to the memory of its process,
+        and weights that change afterwards would take their room twice. Elsewhere they start with the first batch.
+        """
+        self._rules, self._device = dataset.rules, device
+        is_cyclic = config.dataloader_type == "cyclic" and not in_order
+        self._indices = _Indices(sampling, is_cyclic=is_cyclic, sharding=config.data_sharding)
+        workers = _useful_workers(config.num_workers)
+        # A fork shares the index and starts in milliseconds; other ways import torch anew in each worker.
+        context = multiprocessing.get_context("fork" if sys.platform.startswith("linux") else None)
+        self._loader: DataLoader[Any] = DataLoader(
+            _Texts(dataset),  # type: ignore[arg-type]
+            batch_sampler=self._indices,
+            num_workers=workers,
+            collate_fn=partial(_collate, dataset.rules),
+            pin_memory=device.type == "cuda",
+            worker_init_fn=partial(_start_worker, _process_end(context)) if workers else None,
+            persistent_workers=workers > 0,
+            multiprocessing_context=context if workers else None,
+            # A generator of its own: the loader draws a seed when it starts, which must not move the run's random streams.
+            generator=torch.Generator().manual_seed(0),
+        )
+        if workers and device.type == "cpu":
+            self._stream()
+
+    def batches(self, consumed: int) -> Iterator[Batch]:
+        """Yield the microbatches that follow `consumed` samples of all ranks, without end."""
+        constants = {name: torch.from_numpy(array).to(self._device) for name, array in self._rules.constants().items()}
+        shared: dict[str, Tensor] = {}
+        self._indices.consumed = consumed
+        for stacked in self._stream():
+            own = {name: tensor.to(self._device, non_blocking=True) for name, tensor in stacked.items()}
+            text = own.pop("text")
+            if not shared or len(shared["loss_mask"]) != len(text):
+                shared = {name: row.repeat(len(text), 1) for name, row in constants.items()}
+            parts = shared | own
+            yield Batch(
+                tokens=text[:, :-1].contiguous(),
+                labels=text[:, 1:].contiguous(),
+                loss_mask=parts["loss_mask"],
+                position_ids=parts["position_ids"],
+                attention_mask=parts.get("attention_mask"),
+            )
+
+    def _stream(self) -> Iterator[dict[str, Tensor]]:
+        """Start the loader, and its workers if they are not there."""
+        with _signals_held():
+            return iter(self._loader)
 
 
 def _useful_workers(wanted: int) -> int:
@@ -116,27 +149,6 @@ def _useful_workers(wanted: int) -> int:
     if wanted > cores:
         log.debug("num_workers %d: this machine has %d cores and gets as many workers", wanted, cores)
     return min(wanted, cores)
-
-
-def _batches(loader: "DataLoader[Any]", rules: SampleRules, device: torch.device) -> Iterator[Batch]:
-    """Start the workers when the first batch is asked for, so that an evaluation that never runs costs nothing."""
-    constants = {name: torch.from_numpy(array).to(device) for name, array in rules.constants().items()}
-    shared: dict[str, Tensor] = {}
-    with _signals_held():
-        stream = iter(loader)
-    for stacked in stream:
-        own = {name: tensor.to(device, non_blocking=True) for name, tensor in stacked.items()}
-        text = own.pop("text")
-        if not shared or len(shared["loss_mask"]) != len(text):
-            shared = {name: row.repeat(len(text), 1) for name, row in constants.items()}
-        parts = shared | own
-        yield Batch(
-            tokens=text[:, :-1].contiguous(),
-            labels=text[:, 1:].contiguous(),
-            loss_mask=parts["loss_mask"],
-            position_ids=parts["position_ids"],
-            attention_mask=parts.get("attention_mask"),
-        )
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`build_feeds`: the streams of microbatches a run draws from: training, validation sets, test."""
+"""`Sources`: the data of a run, opened before its model; `Feeds`: the streams of microbatches it then draws from."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from primus.engine.config import ConfigContainer
 from primus.engine.config.batch import BatchPlan
 from primus.engine.data.datasets import Dataset, Datasets, build_datasets
 from primus.engine.data.gpt_dataset import SampleRules
-from primus.engine.data.loader import Batch, build_loader
+from primus.engine.data.loader import Batch, Loader
 from primus.engine.data.samplers import Sampling
 from primus.engine.data.splits import split_sizes
 from primus.engine.data.tokenizer import Tokenizer
@@ -17,7 +17,7 @@ from primus.engine.parallel.mesh import Mesh
 from primus.engine.train.callbacks.evaluation import EvaluationSet
 from primus.errors import InputError
 
-__all__ = ["Feeds", "build_feeds"]
+__all__ = ["Feeds", "Sources"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,24 +29,52 @@ class Feeds:
     test: EvaluationSet | None
 
 
-def build_feeds(config: ConfigContainer, tokenizer: Tokenizer, mesh: Mesh, plan: BatchPlan, state: TrainState) -> Feeds:
-    """Open the data of a run; InputError if a split is asked for samples it does not have."""
-    datasets = _in_turn(lambda: _datasets(config, tokenizer, plan), mesh)
-    streams = _Streams(config, mesh, plan)
-    evaluation = config.train.evaluation
-    several = len(datasets.valid) > 1
-    validation = [
-        streams.evaluation(
-            f"validation_{number}" if several else "validation",
-            dataset,
-            consumed=state.consumed_valid_samples,
-            whole=evaluation.full_validation,
+class Sources:
+    """Training, validation and test sets with their loaders."""
+
+    def __init__(self, config: ConfigContainer, tokenizer: Tokenizer, mesh: Mesh, plan: BatchPlan) -> None:
+        """Open the data; InputError if a split is asked for samples it does not have."""
+        datasets = _in_turn(lambda: _datasets(config, tokenizer, plan), mesh)
+        self._config, self._mesh, self._plan = config, mesh, plan
+        self._whole = config.train.evaluation.full_validation
+        self._train = None if datasets.train is None else self._loader(datasets.train)
+        self._valid = [(dataset, self._loader(dataset, in_order=self._whole)) for dataset in datasets.valid]
+        self._test = None if datasets.test is None else (datasets.test, self._loader(datasets.test))
+
+    def feeds(self, state: TrainState) -> Feeds:
+        """Return the streams from where a run in this state goes on."""
+        names = [f"validation_{number}" for number in range(len(self._valid))] if len(self._valid) > 1 else ["validation"]
+        validation = [
+            self._evaluation(name, *source, consumed=state.consumed_valid_samples, whole=self._whole)
+            for name, source in zip(names, self._valid, strict=False)
+        ]
+        test = None if self._test is None else self._evaluation("test", *self._test, consumed=0, whole=False)
+        train = iter(()) if self._train is None else self._train.batches(state.consumed_train_samples)
+        return Feeds(train=train, validation=validation, test=test)
+
+    def _evaluation(self, name: str, dataset: Dataset, loader: Loader, *, consumed: int, whole: bool) -> EvaluationSet:
+        unit = self._plan.unit
+        if whole:
+            microbatches, consumed = len(dataset) // unit, 0
+            if microbatches == 0:
+                raise InputError(
+                    f"full_validation: the {name} set has {len(dataset)} samples, less than one microbatch of {unit} over all "
+                    "ranks; give it a larger share or use a smaller micro_batch_size"
+                )
+        else:
+            microbatches = self._config.train.evaluation.eval_iters * (self._plan.global_batch_size // unit)
+        samples = microbatches * unit
+        return EvaluationSet(name=name, batches=loader.batches(consumed), num_microbatches=microbatches, samples=samples)
+
+    def _loader(self, dataset: Dataset, *, in_order: bool = False) -> Loader:
+        sampling = Sampling(
+            total=len(dataset),
+            consumed=0,
+            micro_batch_size=self._plan.micro_batch_size,
+            rank=self._mesh.dp.index,
+            size=self._mesh.dp.size,
         )
-        for number, dataset in enumerate(datasets.valid)
-    ]
-    test = None if datasets.test is None else streams.evaluation("test", datasets.test, consumed=0, whole=False)
-    train = iter(()) if datasets.train is None else streams.training(datasets.train, state.consumed_train_samples)
-    return Feeds(train=train, validation=validation, test=test)
+        return Loader(dataset, self._config.dataset, sampling=sampling, device=self._mesh.device, in_order=in_order)
 
 
 def _in_turn(build: Callable[[], Datasets], mesh: Mesh) -> Datasets:
@@ -83,38 +111,3 @@ def _datasets(config: ConfigContainer, tokenizer: Tokenizer, plan: BatchPlan) ->
         sizes=sizes,
         multiple_validation_sets=train.evaluation.multiple_validation_sets,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Streams:
-    config: ConfigContainer
-    mesh: Mesh
-    plan: BatchPlan
-
-    def training(self, dataset: Dataset, consumed: int) -> Iterator[Batch]:
-        return self._loader(dataset, consumed)
-
-    def evaluation(self, name: str, dataset: Dataset, *, consumed: int, whole: bool) -> EvaluationSet:
-        unit = self.plan.unit
-        if whole:
-            microbatches = len(dataset) // unit
-            if microbatches == 0:
-                raise InputError(
-                    f"full_validation: the {name} set has {len(dataset)} samples, less than one microbatch of {unit} over all "
-                    "ranks; give it a larger share or use a smaller micro_batch_size"
-                )
-            batches = self._loader(dataset, 0, in_order=True)
-        else:
-            microbatches = self.config.train.evaluation.eval_iters * (self.plan.global_batch_size // unit)
-            batches = self._loader(dataset, consumed)
-        return EvaluationSet(name=name, batches=batches, num_microbatches=microbatches, samples=microbatches * unit)
-
-    def _loader(self, dataset: Dataset, consumed: int, *, in_order: bool = False) -> Iterator[Batch]:
-        sampling = Sampling(
-            total=len(dataset),
-            consumed=consumed,
-            micro_batch_size=self.plan.micro_batch_size,
-            rank=self.mesh.dp.index,
-            size=self.mesh.dp.size,
-        )
-        return build_loader(dataset, self.config.dataset, sampling=sampling, device=self.mesh.device, in_order=in_order)

@@ -35,7 +35,7 @@ from primus.engine.train.callbacks.logging import Logging
 from primus.engine.train.callbacks.profiling import Profiling
 from primus.engine.train.callbacks.saving import Saving
 from primus.engine.train.callbacks.stop import Stopping
-from primus.engine.train.feeds import Feeds, build_feeds
+from primus.engine.train.feeds import Feeds, Sources
 from primus.engine.train.loop import Callback, Loop
 from primus.engine.train.step import TrainStep
 from primus.errors import InputError
@@ -82,10 +82,11 @@ def _run(config: ConfigContainer, tokenizer: Tokenizer, start: Start | None, mes
     log.info("model: %s parameters on %d rank(s), device %s", f"{count:,d}", mesh.world.size, mesh.device)
     if mesh.device.type == "cpu" and config.dist.backend != "gloo" and mesh.world.size > 1:
         log.info("distributed_backend %s: this run is on the CPU and uses gloo", config.dist.backend)
-    parts = assemble(config, mesh, start)
     plan = BatchPlan.of(config.train, mesh.layout.data)
-    feeds = build_feeds(config, tokenizer, mesh, plan, parts.state)
-    loop = _loop(parts, feeds, plan, process_start)
+    # Before the model: wrong data are told sooner, and loader processes are forked while this one is small.
+    sources = Sources(config, tokenizer, mesh, plan)
+    parts = assemble(config, mesh, start)
+    loop = _loop(parts, sources.feeds(parts.state), plan, process_start)
     loop.run()
     if loop.is_complete:
         log.info("done: iteration %d, %s samples", parts.state.iteration, f"{parts.state.consumed_train_samples:,d}")

@@ -15,7 +15,7 @@ import torch
 from primus.engine.config import DatasetConfig
 from primus.engine.data import loader as loader_module
 from primus.engine.data.gpt_dataset import GPTDataset, SampleRules
-from primus.engine.data.loader import Batch, build_loader
+from primus.engine.data.loader import Batch, Loader
 from primus.engine.data.mock import MockCorpus
 from primus.engine.data.samplers import Sampling
 
@@ -32,8 +32,8 @@ def mock_set(rules: SampleRules = RULES) -> GPTDataset:
 def batches(
     dataset: GPTDataset, config: DatasetConfig = CONFIG, *, consumed: int = 0, in_order: bool = False
 ) -> Iterator[Batch]:
-    sampling = Sampling(total=len(dataset), consumed=consumed, micro_batch_size=3, rank=1, size=2)
-    return build_loader(dataset, config, sampling=sampling, device=CPU, in_order=in_order)
+    sampling = Sampling(total=len(dataset), consumed=0, micro_batch_size=3, rank=1, size=2)
+    return Loader(dataset, config, sampling=sampling, device=CPU, in_order=in_order).batches(consumed)
 
 
 def texts(stream: Iterator[Batch], count: int) -> list[list[list[int]]]:
