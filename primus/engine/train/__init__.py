@@ -2,7 +2,7 @@
 
 - `pretrain.py`: a container file to a finished run
 - `assemble.py`: model, gradients, optimizer, restored state, in one order
-- `feeds.py`: streams of batches
+- `feeds.py`: the data, opened before the model, and its streams of batches
 - `loop.py`: the loop and its callbacks' interface
 - `step.py`: one batch
 - `evaluate.py`: one evaluation
