@@ -1,0 +1,153 @@
+"""Keys of the loop act: stopping, collecting, watching, profiling, skipping."""
+
+import gc
+import json
+import logging
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ranks import run_ranks
+from runs import build_container, train, write_corpus
+
+from primus.engine.config import ConfigContainer, EvaluationConfig, TrainConfig
+from primus.engine.parallel.mesh import single_mesh
+from primus.engine.train.callbacks.collection import GarbageCollection
+from primus.engine.train.callbacks.stop import Stopping
+from primus.engine.train.pretrain import pretrain
+from primus.errors import PrimusError
+
+pytestmark = pytest.mark.slow  # whole runs
+
+
+class _Loop:
+    """What the callbacks here see of a loop."""
+
+    def __init__(self, iteration: int) -> None:
+        self.state = type("State", (), {"iteration": iteration})()
+        self.stop_reason: str | None = None
+
+    def stop(self, reason: str) -> None:
+        self.stop_reason = reason
+
+
+def config(**keys: Any) -> TrainConfig:
+    return TrainConfig(micro_batch_size=1, global_batch_size=1, train_iters=9, evaluation=EvaluationConfig(), **keys)
+
+
+def stopped(iteration: int, *, started: float, **keys: Any) -> str | None:
+    loop = _Loop(iteration)
+    Stopping(config(**keys), single_mesh(), process_start=started).after_step(loop, None)  # type: ignore[arg-type]
+    return loop.stop_reason
+
+
+def test_exit_interval_stops_at_its_multiples() -> None:
+    assert stopped(3, started=0.0, exit_interval=2) is None
+    assert stopped(4, started=0.0, exit_interval=2) == "exiting program at iteration 4"
+
+
+def test_exit_duration_counts_minutes_since_the_process_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 1000.0)
+    assert stopped(1, started=1000.0 - 50, exit_duration_in_mins=1.0) is None
+    assert stopped(1, started=1000.0 - 70, exit_duration_in_mins=1.0) == "exiting program after 1.2 minutes"
+
+
+def test_sigterm_is_answered_after_the_iteration_only_if_it_is_handled() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        loop = _Loop(1)
+        stopping = Stopping(config(exit_signal_handler=True), single_mesh(), process_start=0.0)
+        os.kill(os.getpid(), signal.SIGTERM)
+        stopping.after_step(loop, None)  # type: ignore[arg-type]
+        assert loop.stop_reason == "exiting program after receiving SIGTERM."
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_manual_gc_collects_on_schedule_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    collected: list[int] = []
+    monkeypatch.setattr(gc, "collect", lambda *_, **__: collected.append(1) or 0)
+    callback = GarbageCollection(config(manual_gc=True, manual_gc_interval=2))
+    try:
+        callback.on_start(_Loop(0))  # type: ignore[arg-type]
+        assert not gc.isenabled()
+        for iteration in (1, 2, 3, 4):
+            callback.after_step(_Loop(iteration), None)  # type: ignore[arg-type]
+        assert len(collected) == 1 + 2
+    finally:
+        callback.close()
+    assert gc.isenabled()
+
+
+def test_skipped_iterations_draw_data_and_train_nothing(tmp_path: Path) -> None:
+    straight = train(tmp_path, "straight")
+    skipping = train(tmp_path, "skipping", {"iterations_to_skip": [0, 2]})
+    assert [row["iteration"] for row in skipping] == [2, 4, 5, 6]
+    assert [row["consumed_samples"] for row in skipping] == [16, 32, 40, 48]
+    assert skipping[0]["learning_rate"] == straight[0]["learning_rate"]
+
+
+def test_disable_last_saving_and_save_interval(tmp_path: Path) -> None:
+    train(tmp_path, "run", {"save": "ckpt", "save_interval": 2, "disable_last_saving": True})
+    folders = sorted(p.name for p in (tmp_path / "g" / "u" / "run" / "ckpt").glob("iter_*"))
+    assert folders == ["iter_0000002", "iter_0000004"]
+
+
+def test_no_save_never_writes_a_checkpoint(tmp_path: Path) -> None:
+    train(tmp_path, "run", {"train_iters": 2})
+    assert not list((tmp_path / "g" / "u" / "run").rglob("iter_*"))
+
+
+def test_skip_train_evaluates_and_leaves_the_weights(tmp_path: Path) -> None:
+    trained = train(tmp_path, "trained", {"save": "ckpt", "save_interval": 6, "eval_iters": 2, "eval_interval": 6})
+    source = str(tmp_path / "g" / "u" / "trained" / "ckpt")
+    rows = train(tmp_path, "only", {"load": source, "skip_train": True, "eval_iters": 2, "eval_interval": 6})
+    assert [set(row) >= {"validation_loss", "test_loss"} for row in rows] == [True]
+    assert [row["iteration"] for row in trained if "validation_loss" in row] == [6]
+
+
+def test_evaluation_averages_over_tokens_and_does_not_depend_on_ranks(tmp_path: Path) -> None:
+    keys = {"eval_iters": 2, "eval_interval": 2, "eod_mask_loss": True, "train_iters": 2}
+    one, two = (train(tmp_path, f"dp{n}", keys, ranks=n) for n in (1, 2))
+    assert two[1]["validation_loss"] == pytest.approx(one[1]["validation_loss"], rel=1e-6)
+
+
+def test_full_validation_walks_the_whole_set_each_time(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "corpus", documents=40)
+    data = {"mock_data": False, "data_path": str(corpus), "split": "70,30,0"}
+    keys = {"full_validation": True, "eval_interval": 1, "train_iters": 2, "lr": 0.0, "min_lr": 0.0}
+    rows = train(tmp_path, "run", {**data, **keys})
+    assert rows[0]["validation_loss"] == rows[1]["validation_loss"]
+
+
+@pytest.mark.parametrize("gzip", [False, True])
+def test_profiler_writes_the_window_as_it_is_asked_to(gzip: bool, tmp_path: Path) -> None:
+    window = {"profile": True, "use_pytorch_profiler": True, "profile_step_start": 2, "profile_step_end": 4}
+    train(tmp_path, "run", {**window, "torch_profiler_use_gzip": gzip, "torch_profiler_with_stack": False, "train_iters": 3})
+    (trace,) = (tmp_path / "g" / "u" / "run").rglob("*.pt.trace.json*")
+    assert trace.name.endswith(".gz") == gzip
+    if not gzip:
+        events = json.loads(trace.read_text())["traceEvents"]
+        assert any("mm" in event.get("name", "") for event in events)
+
+
+def _fails(_rank: int, container: ConfigContainer) -> str:
+    messages: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("primus").addHandler(handler)
+    try:
+        pretrain(container, process_start=0.0)
+    except PrimusError as error:
+        return f"{type(error).__name__}: {error}"
+    return "\n".join(messages)
+
+
+def test_nan_loss_stops_the_run_and_says_where(tmp_path: Path) -> None:
+    keys = {"lr": 1e30, "min_lr": 1e30, "clip_grad": 0.0, "optimizer": "sgd", "lr_decay_style": "constant"}
+    (message,) = run_ranks(_fails, 1, build_container(tmp_path, "run", 1, keys))
+    assert message.startswith("RunError: found ")
+    assert "iteration" in message
+    assert "rank 0" in message
