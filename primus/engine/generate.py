@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
             seed=options.seed,
         )
     except PrimusError as error:
-        log.error("%s", error)
+        log.error("error: %s", error)
         return error.exit_code
     except Exception:
         log.exception("generation failed")

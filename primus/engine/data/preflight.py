@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from primus.engine.config import Blend, ConfigContainer
 from primus.engine.data.gpt_dataset import check_share
 from primus.engine.data.indexed import IndexedDataset
-from primus.engine.data.splits import SPLITS, Sizes, split_bounds, split_sizes
+from primus.engine.data.splits import SPLITS, split_bounds, split_sizes
 from primus.engine.data.tokenizer import build_tokenizer
 from primus.errors import InputError
 
@@ -57,7 +57,7 @@ def _foreign_ids(corpus: IndexedDataset, vocab_size: int) -> Iterator[str]:
 
 
 def _empty_shares(config: ConfigContainer, corpora: dict[str, IndexedDataset]) -> Iterator[str]:
-    sizes = _sizes(config)
+    sizes = split_sizes(config.train)
     for number, (blend, wanted) in enumerate(zip(_blends(config), (sizes.train, sizes.valid, sizes.test), strict=True)):
         if blend is None or wanted == 0:
             continue
@@ -76,16 +76,3 @@ def _empty_share(config: ConfigContainer, corpus: IndexedDataset, number: int, w
         check_share(corpus, documents=documents, num_samples=wanted, split=SPLITS[number], seq_length=config.model.seq_length)
     except InputError as error:
         yield from error.problems
-
-
-def _sizes(config: ConfigContainer) -> Sizes:
-    train, evaluation = config.train, config.train.evaluation
-    return split_sizes(
-        train_samples=train.train_samples or train.train_iters * train.global_batch_size,
-        train_iters=train.train_iters,
-        batch=train.global_batch_size,
-        eval_iters=evaluation.eval_iters,
-        eval_interval=evaluation.eval_interval,
-        full_validation=evaluation.full_validation,
-        skip_train=train.skip_train,
-    )

@@ -3,6 +3,9 @@
 import re
 from dataclasses import dataclass
 
+from primus.engine.config import TrainConfig
+from primus.engine.config.batch import BatchPlan
+
 __all__ = ["SPLITS", "Sizes", "split_bounds", "split_sizes"]
 
 SPLITS = ("train", "valid", "test")
@@ -17,20 +20,14 @@ class Sizes:
     test: int | None
 
 
-def split_sizes(
-    *,
-    train_samples: int,
-    train_iters: int,
-    batch: int,
-    eval_iters: int,
-    eval_interval: int | None,
-    full_validation: bool,
-    skip_train: bool,
-) -> Sizes:
+def split_sizes(train: TrainConfig) -> Sizes:
     """Return the samples that a run draws: validation at every interval and once more at the end."""
-    evaluations = 1 if skip_train or not eval_interval else train_iters // eval_interval + 1
-    valid = None if full_validation else evaluations * eval_iters * batch
-    return Sizes(train=0 if skip_train else train_samples, valid=valid, test=eval_iters * batch)
+    evaluation, batch = train.evaluation, train.global_batch_size
+    # How many samples the iterations take, ramp included, does not depend on the number of ranks.
+    trained = train.train_samples or BatchPlan.of(train, 1).samples_of(train.train_iters)
+    rounds = 1 if train.skip_train or not evaluation.eval_interval else train.train_iters // evaluation.eval_interval + 1
+    valid = None if evaluation.full_validation else rounds * evaluation.eval_iters * batch
+    return Sizes(train=0 if train.skip_train else trained, valid=valid, test=evaluation.eval_iters * batch)
 
 
 def split_bounds(split: str, num_documents: int) -> tuple[tuple[int, int] | None, ...]:

@@ -34,7 +34,7 @@ class Sources:
 
     def __init__(self, config: ConfigContainer, tokenizer: Tokenizer, mesh: Mesh, plan: BatchPlan) -> None:
         """Open the data; InputError if a split is asked for samples it does not have."""
-        datasets = _in_turn(lambda: _datasets(config, tokenizer, plan), mesh)
+        datasets = _in_turn(lambda: _datasets(config, tokenizer), mesh)
         self._config, self._mesh, self._plan = config, mesh, plan
         self._whole = config.train.evaluation.full_validation
         self._train = None if datasets.train is None else self._loader(datasets.train)
@@ -84,17 +84,8 @@ def _in_turn(build: Callable[[], Datasets], mesh: Mesh) -> Datasets:
     return build() if built is None else built
 
 
-def _datasets(config: ConfigContainer, tokenizer: Tokenizer, plan: BatchPlan) -> Datasets:
+def _datasets(config: ConfigContainer, tokenizer: Tokenizer) -> Datasets:
     train, data = config.train, config.dataset
-    sizes = split_sizes(
-        train_samples=train.train_samples or plan.samples_of(train.train_iters),
-        train_iters=train.train_iters,
-        batch=train.global_batch_size,
-        eval_iters=train.evaluation.eval_iters,
-        eval_interval=train.evaluation.eval_interval,
-        full_validation=train.evaluation.full_validation,
-        skip_train=train.skip_train,
-    )
     rules = SampleRules(
         seq_length=config.model.seq_length,
         seed=config.rng.seed,
@@ -108,6 +99,6 @@ def _datasets(config: ConfigContainer, tokenizer: Tokenizer, plan: BatchPlan) ->
         data,
         rules=rules,
         vocab_size=tokenizer.vocab_size,
-        sizes=sizes,
+        sizes=split_sizes(config.train),
         multiple_validation_sets=train.evaluation.multiple_validation_sets,
     )

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from primus.engine.checkpoint.start import Start, find_start
-from primus.engine.config import ConfigContainer, serialize
+from primus.engine.config import ConfigContainer, ParallelConfig, serialize
 from primus.engine.config.batch import BatchPlan
 from primus.engine.data.tokenizer import Tokenizer, build_tokenizer
 from primus.engine.model.size import parameter_count, training_flops
@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 
 def pretrain(config: ConfigContainer, *, process_start: float) -> None:
     """Train; `process_start` is when the process began, in seconds since the epoch."""
+    _check_built(config.model.parallel)
     tokenizer = build_tokenizer(config.tokenizer)
     config = with_vocabulary(config, tokenizer)
     start = find_start(config.checkpoint)
@@ -58,6 +59,18 @@ def pretrain(config: ConfigContainer, *, process_start: float) -> None:
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _check_built(parallel: ParallelConfig) -> None:
+    """Refuse what a container written by hand may ask for and this engine cannot do yet; the front door refuses the keys."""
+    degrees = {
+        "pipeline": parallel.pipeline_model_parallel_size,
+        "context": parallel.context_parallel_size,
+        "expert": parallel.expert_model_parallel_size,
+    }
+    asked = [f"{name} parallel size {degree}" for name, degree in degrees.items() if degree != 1]
+    if asked:
+        raise InputError(f"{', '.join(asked)}: not implemented yet; only tensor and data parallelism divide a run")
 
 
 def choose_device() -> torch.device:

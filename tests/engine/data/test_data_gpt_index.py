@@ -1,8 +1,11 @@
 """Sample indices: published vectors, a plain walk over random documents, and splits."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+from primus.engine.config import EvaluationConfig, TrainConfig
 from primus.engine.data.gpt_index import build_gpt_index
 from primus.engine.data.splits import Sizes, split_bounds, split_sizes
 
@@ -92,17 +95,25 @@ def test_splits_are_contiguous_shares(split: str, expected: tuple[tuple[int, int
     assert split_bounds(split, 100) == expected
 
 
+def sizes(*, rampup: tuple[int, int, int] | None = None, skip_train: bool = False, **evaluation: Any) -> Sizes:
+    train = TrainConfig(
+        micro_batch_size=1,
+        global_batch_size=8,
+        train_iters=100,
+        rampup_batch_size=rampup,
+        skip_train=skip_train,
+        evaluation=EvaluationConfig(**{"eval_iters": 5, **evaluation}),
+    )
+    return split_sizes(train)
+
+
 def test_validation_is_sized_for_every_interval_and_the_end() -> None:
-    keys = {
-        "train_samples": 800,
-        "train_iters": 100,
-        "batch": 8,
-        "eval_iters": 5,
-        "full_validation": False,
-        "skip_train": False,
-    }
-    assert split_sizes(**keys, eval_interval=30) == Sizes(train=800, valid=4 * 5 * 8, test=40)
-    assert split_sizes(**keys, eval_interval=None) == Sizes(train=800, valid=40, test=40)
-    assert split_sizes(**{**keys, "skip_train": True}, eval_interval=30) == Sizes(train=0, valid=40, test=40)
-    assert split_sizes(**{**keys, "full_validation": True}, eval_interval=30) == Sizes(train=800, valid=None, test=40)
-    assert split_sizes(**{**keys, "eval_iters": 0}, eval_interval=30) == Sizes(train=800, valid=0, test=0)
+    assert sizes(eval_interval=30) == Sizes(train=800, valid=4 * 5 * 8, test=40)
+    assert sizes(eval_interval=None) == Sizes(train=800, valid=40, test=40)
+    assert sizes(eval_interval=30, skip_train=True) == Sizes(train=0, valid=40, test=40)
+    assert sizes(eval_interval=30, full_validation=True) == Sizes(train=800, valid=None, test=40)
+    assert sizes(eval_interval=30, eval_iters=0) == Sizes(train=800, valid=0, test=0)
+
+
+def test_a_batch_ramp_draws_fewer_samples() -> None:
+    assert sizes(rampup=(2, 2, 12)).train == 22 + 95 * 8

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from primus.engine.parallel.mesh import single_mesh
 from primus.engine.train.callbacks.collection import GarbageCollection
 from primus.engine.train.callbacks.stop import Stopping
 from primus.engine.train.pretrain import pretrain
-from primus.errors import PrimusError
+from primus.errors import InputError, PrimusError
 
 pytestmark = pytest.mark.slow  # whole runs
 
@@ -143,6 +144,13 @@ def _fails(_rank: int, container: ConfigContainer) -> str:
     except PrimusError as error:
         return f"{type(error).__name__}: {error}"
     return "\n".join(messages)
+
+
+def test_a_container_that_asks_for_an_unbuilt_layout_is_refused(tmp_path: Path) -> None:
+    container = build_container(tmp_path, "run", 1, {})
+    parallel = replace(container.model.parallel, pipeline_model_parallel_size=2)
+    with pytest.raises(InputError, match="pipeline parallel size 2: not implemented yet"):
+        pretrain(replace(container, model=replace(container.model, parallel=parallel)), process_start=0.0)
 
 
 def test_nan_loss_stops_the_run_and_says_where(tmp_path: Path) -> None:
