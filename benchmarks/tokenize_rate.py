@@ -22,7 +22,7 @@ from primus.engine.data.indexed import IndexedDataset
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--megabytes", type=float, default=20.0)
+    parser.add_argument("--megabytes", type=float, default=40.0)
     parser.add_argument("--pairs", type=int, default=5)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:

@@ -66,7 +66,7 @@ def test_text_files_json_lines_and_parquet_in_a_folder_are_all_read(tmp_path: Pa
 
 
 def test_lines_that_cross_the_cut_of_units_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("primus.engine.data.prepare.sources._UNIT_BYTES", 37)
+    monkeypatch.setattr("primus.engine.data.prepare.sources._SMALLEST_UNIT", 37)
     texts = [f"text number {i}" * (i % 4) for i in range(60)]
     json_lines(tmp_path / "in.jsonl", texts)
     units = cut_into_units([tmp_path / "in.jsonl"])
@@ -159,7 +159,7 @@ def test_ids_fit_their_dtype(vocab_size: int, dtype: type, tmp_path: Path) -> No
 
 
 def test_many_processes_write_the_bytes_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("primus.engine.data.prepare.sources._UNIT_BYTES", 2000)
+    monkeypatch.setattr("primus.engine.data.prepare.sources._SMALLEST_UNIT", 2000)
     json_lines(tmp_path / "in.jsonl", [" ".join(str(i * k % 99) for i in range(k % 40)) for k in range(400)])
     reports = [prepare([str(tmp_path / "in.jsonl")], tmp_path / f"out{n}", NULL, PrepareOptions(workers=n)) for n in (1, 3)]
     assert reports[0] == reports[1]
@@ -170,7 +170,7 @@ def test_many_processes_write_the_bytes_of_one(tmp_path: Path, monkeypatch: pyte
 
 
 def test_first_broken_unit_in_the_inputs_order_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("primus.engine.data.prepare.sources._UNIT_BYTES", 300)
+    monkeypatch.setattr("primus.engine.data.prepare.sources._SMALLEST_UNIT", 300)
     lines = [json.dumps({"text": "1 2 3"}) for _ in range(400)]
     lines[150], lines[390] = "first", "second"
     (tmp_path / "in.jsonl").write_text("\n\n".join(lines))
@@ -263,11 +263,16 @@ def test_a_tokenizer_that_was_trained_anew_makes_new_parts(tmp_path: Path) -> No
     assert not parts().are_ours()
 
 
-def test_large_inputs_are_cut_into_a_bounded_number_of_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("primus.engine.data.prepare.sources._UNIT_BYTES", 10)
-    monkeypatch.setattr("primus.engine.data.prepare.sources._MAX_UNITS", 8)
+def test_inputs_are_cut_into_neither_too_few_nor_too_many_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     json_lines(tmp_path / "in.jsonl", ["1"] * 1000)
-    assert 8 <= len(cut_into_units([tmp_path / "in.jsonl"])) <= 9
+    file = tmp_path / "in.jsonl"
+    assert len(cut_into_units([file])) == 1
+    for name, size in (("_SMALLEST_UNIT", 10), ("_USUAL_UNIT", 1000), ("_FEW_UNITS", 16), ("_MANY_UNITS", 64)):
+        monkeypatch.setattr(f"primus.engine.data.prepare.sources.{name}", size)
+    assert file.stat().st_size == 14_000
+    assert len(cut_into_units([file])) == 16
+    monkeypatch.setattr("primus.engine.data.prepare.sources._USUAL_UNIT", 100)
+    assert len(cut_into_units([file])) == 65
 
 
 @pytest.mark.slow  # starts processes and kills the first of them

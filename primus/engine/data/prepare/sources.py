@@ -21,8 +21,9 @@ __all__ = ["Document", "LineCounter", "Unit", "cut_into_units", "find_files", "r
 
 _JSON_LINES = {".jsonl", ".ndjson", ".json"}
 _PARQUET = {".parquet"}
-_UNIT_BYTES = 4 << 20
-_MAX_UNITS = 4096
+_SMALLEST_UNIT, _USUAL_UNIT = 256 << 10, 4 << 20
+"""Bytes of a unit: the usual size, or less where the input is too small to keep every process busy with that."""
+_FEW_UNITS, _MANY_UNITS = 64, 4096
 """Larger inputs are cut into larger units, so that the folder of parts stays small."""
 
 
@@ -71,7 +72,8 @@ def find_files(inputs: Sequence[str]) -> list[Path]:
 
 def cut_into_units(files: Sequence[Path], *, text_lines: bool = False) -> list[Unit]:
     """Return the work in the order in which it ends up in the dataset; with `text_lines` each line of text is a document."""
-    size = max(_UNIT_BYTES, sum(file.stat().st_size for file in files) // _MAX_UNITS)
+    total = sum(file.stat().st_size for file in files)
+    size = max(_SMALLEST_UNIT, min(_USUAL_UNIT, total // _FEW_UNITS), total // _MANY_UNITS)
     units: list[Unit] = []
     waiting: list[Path] = []
     waiting_size = 0
