@@ -21,7 +21,7 @@ def read_words(words: Sequence[str], problems: list[str]) -> Tree:
     for name, value in _pairs(words, problems):
         path = name.split(".")
         if not all(path):
-            problems.append(f"{name} is not a key (cli): parts between dots must not be empty")
+            problems.append(f"{name!r} is not a key (cli): a key and its parts between dots must not be empty")
         else:
             _set(children, path, value)
     return Tree(children, "cli")

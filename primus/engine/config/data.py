@@ -34,7 +34,7 @@ class DatasetConfig:
     """Train, validation and test shares of `blend`, such as `99,1,0`."""
     cache_path: str | None = None
     """Folder of the index cache; None: `<prefix>/cache/GPTDataset_indices`."""
-    dataloader_type: Literal["single", "cyclic", "external"] = "single"
+    dataloader_type: Literal["single", "cyclic"] = "single"
     """`single`: in order; `cyclic`: a new permutation each epoch, without end."""
     data_sharding: bool = True
     """`cyclic` only: each data-parallel rank owns a contiguous part."""

@@ -98,7 +98,6 @@ class Loader:
         On the CPU the workers start here, so build it before the model: a forked worker holds on to the memory of its process,
         and weights that change afterwards would take their room twice. Elsewhere they start with the first batch.
         """
-        assert config.dataloader_type != "external", "preflight refuses it: no dataset here loads itself"
         self._rules, self._device = dataset.rules, device
         is_cyclic = config.dataloader_type == "cyclic" and not in_order
         self._indices = _Indices(sampling, is_cyclic=is_cyclic, sharding=config.data_sharding)

@@ -29,11 +29,6 @@ def check_data(config: ConfigContainer) -> tuple[list[str], int | None]:
             f"the tokenizer has {vocab_size:,d} ids, the model's vocab_size is {wanted:,d}; every id needs a row: "
             f"leave vocab_size out or make it {vocab_size} or more"
         )
-    if config.dataset.dataloader_type == "external":
-        problems.append(
-            "dataloader_type external takes a dataset that loads itself, which neither indexed files nor mock data do: "
-            "use single or cyclic"
-        )
     corpora: dict[str, IndexedDataset] = {}
     for prefix in dict.fromkeys(prefix for blend in _blends(config) if blend for prefix in blend.prefixes):
         try:

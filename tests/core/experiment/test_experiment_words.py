@@ -42,7 +42,7 @@ def test_each_form_gives_key_and_value(words, values):
     [
         (["seed"], "'seed' is neither KEY=VALUE nor --KEY VALUE (cli)"),
         (["--"], "'--' is neither KEY=VALUE nor --KEY VALUE (cli)"),
-        (["a..b=1"], "a..b is not a key (cli)"),
+        (["a..b=1"], "'a..b' is not a key (cli)"),
         (["x=[1"], "x: [1 (cli) is not a YAML value"),
     ],
 )

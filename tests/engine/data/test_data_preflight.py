@@ -101,10 +101,6 @@ def test_a_vocabulary_larger_than_the_models_is_refused() -> None:
     )
 
 
-def test_a_loader_of_the_datasets_own_is_refused() -> None:
-    assert "use single or cyclic" in problem(container(DatasetConfig(mock_data=True, dataloader_type="external")))
-
-
 def test_a_tokenizer_that_cannot_be_opened_is_a_problem_beside_the_others(tmp_path: Path) -> None:
     config = container(DatasetConfig(train_blend=Blend(prefixes=(str(tmp_path / "none"),))))
     problems, size = check_data(replace(config, tokenizer=TokenizerConfig(type="SentencePieceTokenizer", model="no.model")))

@@ -178,7 +178,16 @@ def masks_can_act(p: Params) -> Problems:
 
 
 DERIVATIONS: tuple[Derivation, ...] = (mock_data_replaces_files, own_data_lay_preset_split_aside, default_split)
+
+
+def loader_is_one_of_ours(p: Params) -> Problems:
+    """`external` takes a dataset that loads itself; indexed files and mock data do not."""
+    if p["dataloader_type"] == "external":
+        yield f"{p.where('dataloader_type')} takes a dataset that loads itself, and none here does: use single or cyclic."
+
+
 RULES: tuple[Rule, ...] = (
+    loader_is_one_of_ours,
     source_is_one,
     blends_are_readable,
     split_is_readable,

@@ -89,4 +89,7 @@ def _indivisible(p: Params, key: str) -> str:
     ranks, number = p["tensor_model_parallel_size"], p[key]
     below = number // ranks * ranks
     choices = " or ".join(str(n) for n in (below, below + ranks) if n)
-    return f"{p.where(key)} is not divisible by {p.where('tensor_model_parallel_size')}: use {choices}."
+    return (
+        f"{p.where(key)} is not divisible by {p.where('tensor_model_parallel_size')}: set {key} to {choices}, "
+        "or choose a size that divides it."
+    )

@@ -139,6 +139,13 @@ def weight_decay_matches_style(p: Params) -> Problems:
         yield f"{p.where('start_weight_decay')} and {p.where('end_weight_decay')} must satisfy 0 <= start <= end."
 
 
+def head_rate_has_a_head(p: Params) -> Problems:
+    """A tied output layer is the embedding's table and follows the embedding's rate."""
+    if p["head_lr_mult"] != 1.0 and not p["untie_embeddings_and_output_weights"]:
+        tied = p.where("untie_embeddings_and_output_weights")
+        yield f"{p.where('head_lr_mult')} acts on the output layer, but {tied} makes it the embedding: set it to 1, or untie them."
+
+
 DERIVATIONS: tuple[Derivation, ...] = (fraction_lays_preset_warmup_aside,)
 RULES: tuple[Rule, ...] = (
     peak_is_set,
@@ -150,4 +157,5 @@ RULES: tuple[Rule, ...] = (
     anneal_is_set_for_wsd,
     resume_has_one_schedule,
     weight_decay_matches_style,
+    head_rate_has_a_head,
 )
