@@ -74,7 +74,7 @@ CASES: list[tuple[dict[str, Any], int, str]] = [
     ({"num_layers": None}, 1, "num_layers is null (exp.yaml:"),
     ({"hidden_size": None}, 1, "hidden_size is null"),
     ({"dataloader_type": "external"}, 1, "use single or cyclic"),
-    ({"head_lr_mult": 0.5, "untie_embeddings_and_output_weights": False}, 1, "set it to 1, or untie them"),
+    ({"head_lr_mult": 0.5, "untie_embeddings_and_output_weights": False}, 1, "set 1, or untie them"),
     ({"num_attention_heads": 5}, 1, "hidden_size 32"),
     ({"num_attention_heads": 5}, 1, "use 4 or 8 heads, or set kv_channels"),
     ({"group_query_attention": True, "num_query_groups": 3}, 1, "num_attention_heads 4 (exp.yaml:"),

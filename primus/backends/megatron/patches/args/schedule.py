@@ -143,7 +143,7 @@ def head_rate_has_a_head(p: Params) -> Problems:
     """A tied output layer is the embedding's table and follows the embedding's rate."""
     if p["head_lr_mult"] != 1.0 and not p["untie_embeddings_and_output_weights"]:
         tied = p.where("untie_embeddings_and_output_weights")
-        yield f"{p.where('head_lr_mult')} acts on the output layer, but {tied} makes it the embedding: set it to 1, or untie them."
+        yield f"{p.where('head_lr_mult')} acts on the output layer, but {tied} makes it the embedding: set 1, or untie them."
 
 
 DERIVATIONS: tuple[Derivation, ...] = (fraction_lays_preset_warmup_aside,)
