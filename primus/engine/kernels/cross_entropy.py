@@ -91,7 +91,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         d_hidden = torch.empty_like(hidden_TH) if needs_grad else None
         d_weight = torch.zeros_like(weight_VH, dtype=wide) if needs_grad else None
         rows = min(T, max(_CHUNK_TOKENS, _CHUNK_BYTES // (wide.itemsize * V)))
-        buffer = torch.empty(rows, V, dtype=hidden_TH.dtype, device=hidden_TH.device)
+        buffer = torch.empty(V, rows, dtype=hidden_TH.dtype, device=hidden_TH.device).t()
         for start in range(0, T, rows):
             part = slice(start, min(start + rows, T))
             h, labels, loss_weight = hidden_TH[part], labels_T[part], loss_weight_T[part].to(wide)

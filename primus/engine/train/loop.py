@@ -57,7 +57,9 @@ class Loop:
         """Why the run ends before `train_iters`; None while it goes on."""
         self.last_saved: int | None = None
         """Iteration of the newest save of this process."""
-        self._batches, self._skipped, self._save, self._callbacks = batches, skipped, save, callbacks
+        self.callbacks = list(callbacks)
+        """Listeners, in the order of their turns."""
+        self._batches, self._skipped, self._save = batches, skipped, save
 
     @property
     def is_complete(self) -> bool:
@@ -67,14 +69,14 @@ class Loop:
     def run(self) -> None:
         """Train to the end or until a callback stops the run."""
         try:
-            for callback in self._callbacks:
+            for callback in self.callbacks:
                 callback.on_start(self)
             while not self.is_complete and self.stop_reason is None:
                 self._iterate()
-            for callback in self._callbacks:
+            for callback in self.callbacks:
                 callback.on_end(self)
         finally:
-            for callback in self._callbacks:
+            for callback in self.callbacks:
                 callback.close()
 
     def stop(self, reason: str) -> None:
@@ -96,9 +98,9 @@ class Loop:
                 next(self._batches)
             self.state.advance(samples=size, skipped_samples=size + dropped, flops=0.0)
             return
-        for callback in self._callbacks:
+        for callback in self.callbacks:
             callback.before_step(self)
         outcome = self.step(self._batches, num_microbatches=microbatches, batch_size=size, iteration=self.state.iteration + 1)
         self.state.advance(samples=size, skipped_samples=dropped, flops=self.flops_of_batch(size))
-        for callback in self._callbacks:
+        for callback in self.callbacks:
             callback.after_step(self, outcome)

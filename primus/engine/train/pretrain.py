@@ -40,7 +40,7 @@ from primus.engine.train.loop import Callback, Loop
 from primus.engine.train.step import TrainStep
 from primus.errors import InputError
 
-__all__ = ["choose_device", "pretrain", "with_vocabulary"]
+__all__ = ["build_loop", "choose_device", "pretrain", "with_vocabulary"]
 
 log = logging.getLogger(__name__)
 
@@ -99,13 +99,14 @@ def _run(config: ConfigContainer, tokenizer: Tokenizer, start: Start | None, mes
     # Before the model: wrong data are told sooner, and loader processes are forked while this one is small.
     sources = Sources(config, tokenizer, mesh, plan)
     parts = assemble(config, mesh, start)
-    loop = _loop(parts, sources.feeds(parts.state), plan, process_start)
+    loop = build_loop(parts, sources.feeds(parts.state), plan, process_start)
     loop.run()
     if loop.is_complete:
         log.info("done: iteration %d, %s samples", parts.state.iteration, f"{parts.state.consumed_train_samples:,d}")
 
 
-def _loop(parts: Parts, feeds: Feeds, plan: BatchPlan, process_start: float) -> Loop:
+def build_loop(parts: Parts, feeds: Feeds, plan: BatchPlan, process_start: float) -> Loop:
+    """Return the loop over assembled parts, with the callbacks that the configuration asks for."""
     config, mesh = parts.config, parts.mesh
     train = config.train
     trace = Trace(config.logger.timing_log_level)
