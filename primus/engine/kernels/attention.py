@@ -10,7 +10,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["explicit_attention", "sdpa_attention"]
+from primus.engine.kernels.causal_attention import causal_attention
+
+__all__ = ["explicit_attention", "fused_attention", "sdpa_attention"]
+
+
+def fused_attention(
+    q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None, *, dropout: float = 0.0
+) -> Tensor:
+    """Attend without holding the scores: by our blocks for wide floats on a CPU, else by torch's kernels."""
+    is_wide = q_SBND.dtype in (torch.float32, torch.float64)
+    if mask_B1SS is None and not dropout and is_wide and q_SBND.device.type == "cpu":
+        return causal_attention(q_SBND, k_SBGD, v_SBGD)
+    return sdpa_attention(q_SBND, k_SBGD, v_SBGD, mask_B1SS, dropout=dropout)
 
 
 def sdpa_attention(q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None, *, dropout: float = 0.0) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from primus.engine.kernels.attention import explicit_attention, sdpa_attention
+from primus.engine.kernels.attention import explicit_attention, fused_attention
 from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
 from primus.engine.model.parameter import Place
 from primus.engine.model.rotary import RotaryTables, rotate
@@ -62,7 +62,7 @@ class SelfAttention(nn.Module):
 
 
 class FusedAttention(nn.Module):
-    """Core attention by torch's scaled_dot_product_attention."""
+    """Core attention that never holds the scores."""
 
     def __init__(self, place: Place, *, dropout: float) -> None:
         super().__init__()
@@ -70,9 +70,9 @@ class FusedAttention(nn.Module):
 
     def forward(self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None) -> Tensor:
         if not (self.training and self.dropout):
-            return sdpa_attention(q_SBND, k_SBGD, v_SBGD, mask_B1SS)
+            return fused_attention(q_SBND, k_SBGD, v_SBGD, mask_B1SS)
         with self.streams.fork("model-parallel"):
-            return sdpa_attention(q_SBND, k_SBGD, v_SBGD, mask_B1SS, dropout=self.dropout)
+            return fused_attention(q_SBND, k_SBGD, v_SBGD, mask_B1SS, dropout=self.dropout)
 
 
 class ExplicitAttention(nn.Module):

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from primus.engine.kernels.attention import explicit_attention, sdpa_attention
+from primus.engine.kernels.attention import explicit_attention, fused_attention, sdpa_attention
 
-FORMS = {"sdpa": sdpa_attention, "explicit": explicit_attention}
+FORMS = {"fused": fused_attention, "sdpa": sdpa_attention, "explicit": explicit_attention}
 
 
 def heads(S: int = 7, B: int = 2, N: int = 4, G: int = 2, D: int = 6) -> tuple[Tensor, Tensor, Tensor]:
@@ -43,6 +43,24 @@ def test_every_form_equals_the_formula(form: str, masked: bool, groups: int) -> 
     torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-13)
     for a, e in zip(torch.autograd.grad(actual, (q, k, v), dy), torch.autograd.grad(expected, (q, k, v), dy), strict=True):
         torch.testing.assert_close(a, e, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("S", [1, 31, 128, 200])
+@pytest.mark.parametrize(("N", "G"), [(2, 2), (4, 1), (8, 2)])
+def test_blocks_of_queries_equal_the_formula(S: int, N: int, G: int) -> None:
+    q, k, v = heads(S=S, N=N, G=G)
+    blocked = torch.ones(S, S, dtype=torch.bool).triu(1)
+    dy = torch.randn(S, q.shape[1], N * q.shape[3], dtype=torch.float64)
+    actual, expected = fused_attention(q, k, v, None), formula(q, k, v, blocked)
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-13)
+    for a, e in zip(torch.autograd.grad(actual, (q, k, v), dy), torch.autograd.grad(expected, (q, k, v), dy), strict=True):
+        torch.testing.assert_close(a, e, rtol=1e-12, atol=1e-13)
+
+
+def test_large_scores_stay_finite() -> None:
+    q, k, v = ((t.detach().float() * 60.0).requires_grad_() for t in heads(S=140))
+    out = fused_attention(q, k, v, None)
+    assert all(torch.isfinite(t).all() for t in (out, *torch.autograd.grad(out.sum(), (q, k, v))))
 
 
 @pytest.mark.parametrize("form", FORMS)
