@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from primus.engine.kernels.causal_attention import causal_attention
+from primus.engine.kernels.causal_attention import MAX_LENGTH, causal_attention
 
 __all__ = ["explicit_attention", "fused_attention", "sdpa_attention"]
 
@@ -18,9 +18,9 @@ __all__ = ["explicit_attention", "fused_attention", "sdpa_attention"]
 def fused_attention(
     q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None, *, dropout: float = 0.0
 ) -> Tensor:
-    """Attend without holding the scores: by our blocks for wide floats on a CPU, else by torch's kernels."""
-    is_wide = q_SBND.dtype in (torch.float32, torch.float64)
-    if mask_B1SS is None and not dropout and is_wide and q_SBND.device.type == "cpu":
+    """Attend through torch's kernels; causal attention over short sequences in wide floats on a CPU goes by `causal_attention`."""
+    is_plain = mask_B1SS is None and not dropout and len(q_SBND) == len(k_SBGD) <= MAX_LENGTH
+    if is_plain and q_SBND.device.type == "cpu" and q_SBND.dtype in (torch.float32, torch.float64):
         return causal_attention(q_SBND, k_SBGD, v_SBGD)
     return sdpa_attention(q_SBND, k_SBGD, v_SBGD, mask_B1SS, dropout=dropout)
 

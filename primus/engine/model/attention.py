@@ -62,7 +62,7 @@ class SelfAttention(nn.Module):
 
 
 class FusedAttention(nn.Module):
-    """Core attention that never holds the scores."""
+    """Core attention by fused kernels."""
 
     def __init__(self, place: Place, *, dropout: float) -> None:
         super().__init__()

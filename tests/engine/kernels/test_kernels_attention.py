@@ -45,7 +45,7 @@ def test_every_form_equals_the_formula(form: str, masked: bool, groups: int) -> 
         torch.testing.assert_close(a, e, rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.parametrize("S", [1, 31, 128, 200])
+@pytest.mark.parametrize("S", [1, 31, 128, 200, 513])
 @pytest.mark.parametrize(("N", "G"), [(2, 2), (4, 1), (8, 2)])
 def test_blocks_of_queries_equal_the_formula(S: int, N: int, G: int) -> None:
     q, k, v = heads(S=S, N=N, G=G)
