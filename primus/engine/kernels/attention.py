@@ -18,7 +18,7 @@ __all__ = ["explicit_attention", "fused_attention", "sdpa_attention"]
 def fused_attention(
     q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None, *, dropout: float = 0.0
 ) -> Tensor:
-    """Attend through torch's kernels; causal attention over short sequences in wide floats on a CPU goes by `causal_attention`."""
+    """Attend by `causal_attention` over short sequences in wide floats on a CPU, else through torch's kernels."""
     is_plain = mask_B1SS is None and not dropout and len(q_SBND) == len(k_SBGD) <= MAX_LENGTH
     if is_plain and q_SBND.device.type == "cpu" and q_SBND.dtype in (torch.float32, torch.float64):
         return causal_attention(q_SBND, k_SBGD, v_SBGD)
