@@ -81,8 +81,11 @@ def train_tokenizer_(
     """Train a byte-level BPE tokenizer and save it as a Hugging Face folder."""
     from primus.engine.data.prepare import train_tokenizer
 
-    size = train_tokenizer(inputs, output, vocab_size=vocab_size, json_key=json_key, overwrite=overwrite)
-    typer.echo(f"{output}: {size:,d} ids; use tokenizer_type HuggingFaceTokenizer and tokenizer_model {output}")
+    trained = train_tokenizer(inputs, output, vocab_size=vocab_size, json_key=json_key, overwrite=overwrite)
+    _tell_left_out("broken", trained.num_broken, trained.broken)
+    if trained.vocab_size < vocab_size:
+        typer.echo(f"the text has pairs for {trained.vocab_size:,d} of {vocab_size:,d} ids only", err=True)
+    typer.echo(f"{output}: {trained.vocab_size:,d} ids; use tokenizer_type HuggingFaceTokenizer and tokenizer_model {output}")
 
 
 @app.command("merge")

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from conftest import Primus
 
 
 @pytest.fixture
@@ -14,7 +13,7 @@ def texts(folder):
     return "in.jsonl"
 
 
-def test_text_becomes_a_tokenizer_and_a_dataset(primus: Primus, texts, folder):
+def test_text_becomes_a_tokenizer_and_a_dataset(primus, texts, folder):
     trained = primus("data", "train-tokenizer", texts, "--output", "tok", "--vocab-size", "260")
     assert trained.code == 0, trained.err
     assert "tok: 260 ids; use tokenizer_type HuggingFaceTokenizer and tokenizer_model tok" in trained.out
@@ -29,7 +28,7 @@ def test_text_becomes_a_tokenizer_and_a_dataset(primus: Primus, texts, folder):
     assert "--overwrite" in again.err
 
 
-def test_datasets_are_merged_and_shown(primus: Primus, folder):
+def test_datasets_are_merged_and_shown(primus, folder):
     for name, text in (("a", "1 2 3"), ("b", "4 5")):
         (folder / f"{name}.txt").write_text(text)
         words = ("--tokenizer-type", "NullTokenizer", "--vocab-size", "9", "--no-append-eod")
@@ -43,7 +42,7 @@ def test_datasets_are_merged_and_shown(primus: Primus, folder):
     assert primus("data", "show", "none").code == 2
 
 
-def test_broken_lines_end_with_code_2_and_their_place(primus: Primus, folder):
+def test_broken_lines_end_with_code_2_and_their_place(primus, folder):
     (folder / "in.jsonl").write_text('{"text": "1"}\nbroken\n')
     words = ("data", "prepare", "in.jsonl", "--output-prefix", "out", "--tokenizer-type", "NullTokenizer", "--vocab-size", "9")
     stopped = primus(*words)
@@ -54,7 +53,7 @@ def test_broken_lines_end_with_code_2_and_their_place(primus: Primus, folder):
     assert "1 broken documents left out:\n  in.jsonl:2 is not JSON" in skipped.err
 
 
-def test_a_tokenizer_that_is_not_there_ends_with_code_2(primus: Primus, texts):
+def test_a_tokenizer_that_is_not_there_ends_with_code_2(primus, texts):
     outcome = primus("data", "prepare", texts, "--output-prefix", "out", "--tokenizer-type", "Nope")
     assert outcome.code == 2
     assert "tokenizer_type Nope is unknown; known are BertWordPieceCase, " in outcome.err

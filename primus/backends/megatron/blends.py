@@ -1,4 +1,4 @@
-"""The grammar of data blends and splits, and the files that may hold them.
+"""The grammar of data blends, and the files that may hold them.
 
 A blend is a list of prefixes, or of weight-prefix pairs; a string is split at blanks. An odd number of words is a list of
 prefixes; in an even number, if every other word is a number, these are weights. Everything here raises `BlendError`, whose text
@@ -7,17 +7,16 @@ says what is wrong and fits behind the key that gave the blend.
 
 import json
 import math
-import re
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SPLITS", "BlendError", "parse_blend", "read_split_lists", "read_words", "split_shares"]
+from primus.engine.config.split import SPLITS
 
-SPLITS = ("train", "valid", "test")
+__all__ = ["BlendError", "parse_blend", "read_split_lists", "read_words"]
 
 
 class BlendError(ValueError):
-    """A blend, a split or a file with blends cannot be used."""
+    """A blend or a file with blends cannot be used."""
 
 
 def parse_blend(words: Any) -> tuple[list[str], tuple[float, ...] | None]:
@@ -38,18 +37,6 @@ def parse_blend(words: Any) -> tuple[list[str], tuple[float, ...] | None]:
     if not all(math.isfinite(weight) and weight >= 0 for weight in weights) or sum(weights) == 0:
         raise BlendError("weights must not be negative, and not all of them 0")
     return tokens[1::2], weights
-
-
-def split_shares(text: str) -> tuple[float, float, float]:
-    """Return the shares of train, valid and test, which sum to 1; every number in the text counts, missing ones are 0."""
-    try:
-        numbers = [float(number) for number in re.findall(r"[.0-9]+", text)]
-    except ValueError as error:
-        raise BlendError(str(error)) from error
-    if not 1 <= len(numbers) <= len(SPLITS) or sum(numbers) <= 0:
-        raise BlendError("a split is one to three shares for train, valid and test, for example 99,1,0")
-    train, valid, test = (number / sum(numbers) for number in [*numbers, 0.0, 0.0][:3])
-    return train, valid, test
 
 
 def read_words(path: str) -> str:

@@ -36,8 +36,11 @@ def _compose(path: Path, name: str) -> yaml.Node | None:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
         raise ConfigError(f"{name}: there is no such file") from error
+    except IsADirectoryError as error:
+        raise ConfigError(f"{name}: is a folder; give the YAML file itself") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{name}: cannot be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{name}: cannot be read: {reason}") from error
     try:
         return yaml.compose(text, Loader=Loader)
     except yaml.MarkedYAMLError as error:

@@ -57,11 +57,11 @@ def check_values(keys: Mapping[str, Key], params: Mapping[str, Value]) -> Checke
         try:
             typed = replace(value, value=parse_type(key.type).convert(value.value))
         except NotOfType:
-            checked.problems.append(f"{_where(name, value)} must be {_allowed(key)}.{_near_choice(key, value.value)}")
+            checked.problems.append(f"{_where(name, value)} must be {_allowed(key, value.value)}")
             continue
         fault = _range_fault(key, typed.value)
         if _is_no_choice(key, typed.value):
-            checked.problems.append(f"{_where(name, value)} must be {_allowed(key)}.{_near_choice(key, value.value)}")
+            checked.problems.append(f"{_where(name, value)} must be {_allowed(key, value.value)}")
         elif fault:
             checked.problems.append(f"{_where(name, value)} must be {fault}.")
         else:
@@ -109,17 +109,16 @@ def _refusal(key: Key, value: Value, default: Value | None) -> str:
     return f"{key.name} is not implemented yet: it is {show_value(value.value)} ({value.source}){allowed}. {key.reason}."
 
 
-def _allowed(key: Key) -> str:
+def _allowed(key: Key, value: Any) -> str:
+    """Return what would be right instead of `value`, to the end of the message."""
     spec = parse_type(key.type)
+    if isinstance(value, float) and not math.isfinite(value) and "float" in spec.members:
+        return "a finite number."
     if not key.choices:
-        return str(spec)
+        return f"{spec}."
     words = [show_value(choice) for choice in key.choices] + ["null"] * spec.is_nullable
-    return f"one of {', '.join(words)}"
-
-
-def _near_choice(key: Key, value: Any) -> str:
     close = nearest(str(value), [str(choice) for choice in key.choices])
-    return f" Did you mean {close[0]}?" if close else ""
+    return f"one of {', '.join(words)}.{f' Did you mean {close[0]}?' if close else ''}"
 
 
 def _is_no_choice(key: Key, value: Any) -> bool:

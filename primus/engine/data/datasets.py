@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from primus.engine.config import Blend, DatasetConfig
+from primus.engine.config.split import SPLITS
 from primus.engine.data.blended import BlendedDataset, normalised
 from primus.engine.data.gpt_dataset import Corpus, GPTDataset, SampleRules
 from primus.engine.data.indexed import IndexedDataset
 from primus.engine.data.mock import MockCorpus
-from primus.engine.data.splits import SPLITS, Sizes, split_bounds
+from primus.engine.data.splits import Sizes, split_bounds
 
 __all__ = ["Datasets", "build_datasets"]
 

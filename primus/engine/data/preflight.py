@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 from primus.engine.config import Blend, ConfigContainer
+from primus.engine.config.split import SPLITS
 from primus.engine.data.gpt_dataset import check_share
 from primus.engine.data.indexed import IndexedDataset
-from primus.engine.data.splits import SPLITS, split_bounds, split_sizes
+from primus.engine.data.splits import split_bounds, split_sizes
 from primus.engine.data.tokenizer import build_tokenizer
 from primus.errors import InputError
 

@@ -1,14 +1,12 @@
 """How a corpus is divided into train, validation and test, and how many samples each needs. Integers only, no torch."""
 
-import re
 from dataclasses import dataclass
 
 from primus.engine.config import TrainConfig
 from primus.engine.config.batch import BatchPlan
+from primus.engine.config.split import split_shares
 
-__all__ = ["SPLITS", "Sizes", "split_bounds", "split_sizes"]
-
-SPLITS = ("train", "valid", "test")
+__all__ = ["Sizes", "split_bounds", "split_sizes"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,13 +31,10 @@ def split_sizes(train: TrainConfig) -> Sizes:
 def split_bounds(split: str, num_documents: int) -> tuple[tuple[int, int] | None, ...]:
     """Return the documents [first, last) of train, validation and test; None where the share is zero.
 
-    `split` holds up to three numbers, normalised to sum 1 (`969, 30, 1`); shares are contiguous and rounded half to even.
+    Shares are contiguous and rounded half to even.
     """
-    shares = [float(text) for text in re.findall(r"[.0-9]+", split)]
-    assert 1 <= len(shares) <= 3, "the front door checks the grammar"
-    shares += [0.0] * (3 - len(shares))
-    total, bounds, edge = sum(shares), [], 0.0
-    for share in shares:
-        start, edge = edge, edge + share / total
+    bounds, edge = [], 0.0
+    for share in split_shares(split):
+        start, edge = edge, edge + share
         bounds.append((round(start * num_documents), round(edge * num_documents)) if share else None)
     return tuple(bounds)

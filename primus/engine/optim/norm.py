@@ -19,10 +19,14 @@ __all__ = ["clip_divisor", "count_zeros", "global_norm"]
 _ROW = 4096
 
 
-def global_norm(flats: Sequence[Tensor], groups: Iterable[Group], device: torch.device) -> float:
-    """Return the L2 norm of all elements over all groups; NaN or infinite if an element is."""
-    parts = [part for flat in flats for part in _row_norms(flat)]
-    total = torch.cat(parts).double().square().sum() if parts else torch.zeros((), dtype=torch.float64, device=device)
+def global_norm(
+    flats: Sequence[Tensor], groups: Iterable[Group], device: torch.device, *, copies: Sequence[Tensor] = ()
+) -> float:
+    """Return the L2 norm of all elements over all groups; NaN or infinite if an element is.
+
+    `copies` are elements that another rank counts: they add nothing, but one that is not finite makes the norm NaN.
+    """
+    total = _sum_of_squares(flats, device) + 0.0 * _sum_of_squares(copies, device)
     return math.sqrt(_summed(total, groups))
 
 
@@ -40,6 +44,11 @@ def count_zeros(flats: Sequence[Tensor], num_elements: int, groups: Iterable[Gro
 def clip_divisor(norm: float, max_norm: float) -> float:
     """Return what gradients of this norm are divided by to bring it down to `max_norm`, at least 1; 0 or less: no clipping."""
     return max((norm + 1e-6) / max_norm, 1.0) if max_norm > 0.0 else 1.0
+
+
+def _sum_of_squares(flats: Sequence[Tensor], device: torch.device) -> Tensor:
+    parts = [part for flat in flats for part in _row_norms(flat)]
+    return torch.cat(parts).double().square().sum() if parts else torch.zeros((), dtype=torch.float64, device=device)
 
 
 def _row_norms(flat: Tensor) -> Iterable[Tensor]:

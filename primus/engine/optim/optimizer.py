@@ -65,9 +65,10 @@ class Optimizer:
         self._rule, self._ranges, self._buffers, self._mesh, self._check_finite = rule, ranges, buffers, mesh, check_finite
         self._norm_groups = (buffers.shard_group, mesh.mp)
         self._groups = _by_group(ranges)
-        counted = [(r, span) for r in ranges for counts, span in r.stretches(lambda piece: piece.num_counted > 0) if counts]
-        self._counted_grads = [r.grad[span] for r, span in counted]
-        self._counted_mains = [r.main[span] for r, span in counted]
+        stretches = [(counts, r, span) for r in ranges for counts, span in r.stretches(lambda piece: piece.num_counted > 0)]
+        self._counted_grads = [r.grad[span] for counts, r, span in stretches if counts]
+        self._copied_grads = [r.grad[span] for counts, r, span in stretches if not counts]
+        self._counted_mains = [r.main[span] for counts, r, span in stretches if counts]
         self._num_counted = sum(piece.num_counted for r in ranges for piece in r.pieces)
 
     @property
@@ -95,7 +96,7 @@ class Optimizer:
         ranks that says what `origin` returns (all ranks call it, so it may communicate); the weights stay as they were.
         """
         divisor = self.loss_scale * grad_divisor
-        norm = global_norm(self._counted_grads, self._norm_groups, self._mesh.device) / divisor
+        norm = global_norm(self._counted_grads, self._norm_groups, self._mesh.device, copies=self._copied_grads) / divisor
         if not math.isfinite(norm) and (self.scaler or self._check_finite):
             return self._reject(norm, origin)
         num_zeros = None

@@ -1,10 +1,10 @@
-"""The grammar of blends and splits."""
+"""The grammar of blends, and the files that hold them."""
 
 from pathlib import Path
 
 import pytest
 
-from primus.backends.megatron.blends import BlendError, parse_blend, read_split_lists, read_words, split_shares
+from primus.backends.megatron.blends import BlendError, parse_blend, read_split_lists, read_words
 
 
 @pytest.mark.parametrize(
@@ -42,26 +42,6 @@ def test_an_even_list_that_alternates_with_numbers_has_weights(
 def test_a_blend_that_cannot_be_meant_is_refused(words: object, fault: str) -> None:
     with pytest.raises(BlendError, match=fault):
         parse_blend(words)
-
-
-@pytest.mark.parametrize(
-    ("text", "shares"),
-    [
-        ("99,1,0", (0.99, 0.01, 0)),
-        ("969, 30, 1", (0.969, 0.03, 0.001)),
-        ("[0.7,0.2,0.1]", (0.7, 0.2, 0.1)),
-        ("98/2", (0.98, 0.02, 0)),
-        ("90", (1, 0, 0)),
-    ],
-)
-def test_every_number_of_a_split_is_a_share(text: str, shares: tuple[float, float, float]) -> None:
-    assert split_shares(text) == pytest.approx(shares, abs=1e-15)
-
-
-@pytest.mark.parametrize("text", ["", "train", "1,2,3,4", "0,0", "1.2.3"])
-def test_a_split_without_meaning_is_refused(text: str) -> None:
-    with pytest.raises(BlendError):
-        split_shares(text)
 
 
 def test_a_file_of_split_lists_has_three_keys(tmp_path: Path) -> None:

@@ -168,6 +168,7 @@ CASES: list[tuple[dict[str, Any], int, str]] = [
     # single keys
     ({"micro_batch_size": 0}, 1, "micro_batch_size 0 (exp.yaml:"),
     ({"lr": "abc"}, 1, "lr"),
+    ({"lr": float("nan")}, 1, "must be a finite number"),
     ({"seed": 0}, 1, "seed"),
     ({"batch_size": 4}, 1, "micro_batch_size"),
     ({"warmup": 0.1}, 1, "lr_warmup_fraction"),

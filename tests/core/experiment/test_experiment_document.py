@@ -31,6 +31,10 @@ def test_a_missing_file_is_named(reader, problems_of, tmp_path):
 
 def test_binary_content_is_refused(reader, problems_of, tmp_path):
     (tmp_path / "bin.yaml").write_bytes(b"\xff\xfe\x00a: 1")
+    (tmp_path / "folder.yaml").mkdir()
+    assert "folder.yaml: is a folder; give the YAML file itself" in problems_of(
+        load_experiment, tmp_path / "folder.yaml", (), {}
+    )
     assert "bin.yaml: cannot be read" in problems_of(load_experiment, tmp_path / "bin.yaml", (), {})
 
 

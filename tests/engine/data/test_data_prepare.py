@@ -128,12 +128,24 @@ def test_killed_run_goes_on_and_writes_the_same_bytes(tmp_path: Path) -> None:
         assert (tmp_path / f"cut{suffix}").read_bytes() == (tmp_path / f"whole{suffix}").read_bytes()
 
 
+def test_a_tokenizer_is_trained_on_what_is_text_and_the_rest_is_told(tmp_path: Path) -> None:
+    (tmp_path / "good.txt").write_text("some words and some more words\n" * 20)
+    (tmp_path / "picture.txt").write_bytes(b"\x89PNG\xff\xfe\x00")
+    both = [str(tmp_path / name) for name in ("good.txt", "picture.txt")]
+    trained = train_tokenizer(both, tmp_path / "tok", vocab_size=270, show_progress=False)
+    assert (trained.num_read, trained.num_broken) == (1, 1)
+    assert "picture.txt is not UTF-8" in trained.broken[0]
+    with pytest.raises(InputError, match=r"no text to train a tokenizer on: .*picture.txt is not UTF-8"):
+        train_tokenizer(both[1:], tmp_path / "none", vocab_size=270, show_progress=False)
+    assert not (tmp_path / "none").exists()
+
+
 def test_trained_tokenizer_opens_as_a_hugging_face_folder_and_returns_the_text(tmp_path: Path) -> None:
     text = "def add(a, b):\n    return a + b  # añadir\n" * 50
     (tmp_path / "in.py").write_text(text)
-    size = train_tokenizer([str(tmp_path / "in.py")], tmp_path / "tok", vocab_size=300, show_progress=False)
+    trained = train_tokenizer([str(tmp_path / "in.py")], tmp_path / "tok", vocab_size=300, show_progress=False)
     tokenizer = build_tokenizer(TokenizerConfig(type="HuggingFaceTokenizer", model=str(tmp_path / "tok")))
-    assert tokenizer.vocab_size == size <= 300
+    assert tokenizer.vocab_size == trained.vocab_size <= 300
     ids = tokenizer.tokenize(text)
     assert tokenizer.detokenize(ids) == text
     assert tokenizer.eod not in ids

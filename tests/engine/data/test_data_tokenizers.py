@@ -4,6 +4,7 @@ import base64
 import json
 import subprocess
 import sys
+import urllib.request
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,19 @@ def test_added_tokens_count_in_the_vocabulary(folder: Path, tmp_path: Path) -> N
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "<|user|>"}}))
     opened = build_tokenizer(TokenizerConfig(type="HuggingFaceTokenizer", model=str(tmp_path)))
     assert opened.vocab_size == tokenizer.get_vocab_size() == opened.eod + 1
+
+
+def test_a_hub_out_of_reach_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def refuse(request: urllib.request.Request, timeout: float) -> None:
+        asked.append(request.full_url)
+        raise OSError("no route")
+
+    monkeypatch.setattr(urllib.request, "urlopen", refuse)
+    with pytest.raises(InputError, match="tokenizer_model no/such is neither a folder with a tokenizer nor a hub id"):
+        build_tokenizer(TokenizerConfig(type="HuggingFaceTokenizer", model="no/such"))
+    assert len(asked) == 1
 
 
 def test_folders_that_cannot_serve_are_refused_with_a_reason(folder: Path, tmp_path: Path) -> None:

@@ -35,6 +35,13 @@ def test_a_bad_element_anywhere_shows_in_the_norm(bad: float) -> None:
         assert not math.isfinite(global_norm([flat], (), CPU))
 
 
+def test_copies_add_nothing_unless_they_are_bad() -> None:
+    flat, copy = torch.ones(9), torch.full((5,), 7.0)
+    assert global_norm([flat], (), CPU, copies=[copy]) == 3.0
+    copy[3] = math.inf
+    assert math.isnan(global_norm([flat], (), CPU, copies=[copy]))
+
+
 def test_nothing_has_norm_zero_and_no_zeros() -> None:
     assert global_norm([], (), CPU) == 0.0
     assert count_zeros([], 0, (), CPU) == 0

@@ -64,13 +64,13 @@ def test_the_warning_names_context_value_and_place(caplog: pytest.LogCaptureFixt
     assert "loss 40 (iteration 7)" in caplog.text
 
 
-def bad_gradient_on_last_rank(rank: int, layout: Layout, ddp: DDPConfig) -> str:
+def bad_gradient_on_last_rank(rank: int, layout: Layout, ddp: DDPConfig, dim: int | None) -> str:
     """Return the message of the RunError; clipping is off, so that the norm is wanted for nothing else."""
     mesh = build_mesh(ParallelConfig(tensor_model_parallel_size=layout.tensor), DistConfig(), torch.device("cpu"))
     model = nn.Module()
     for name in ("first", "second"):
         param = nn.Parameter(torch.ones(8, 8))
-        param.sharding = Sharding(dim=0)
+        param.sharding = Sharding(dim=dim)
         model.register_parameter(name, param)
     buffers = GradientBuffers(model, ddp, mesh, grad_dtype=torch.float32, per_token=False)
     watch = GradientWatch(buffers, mesh, check_finite=True)
@@ -97,9 +97,10 @@ def bad_gradient_on_last_rank(rank: int, layout: Layout, ddp: DDPConfig) -> str:
 @pytest.mark.parametrize(
     "layout", [Layout(world_size=1), *layouts_of(2), *layouts_of(4)], ids=lambda x: f"tp{x.tensor}-of-{x.world_size}"
 )
-def test_every_rank_stops_and_names_the_rank_with_the_bad_gradient(layout: Layout, is_sharded: bool) -> None:
+@pytest.mark.parametrize("dim", [0, None], ids=["divided-weights", "whole-weights"])
+def test_every_rank_stops_and_names_the_rank_with_the_bad_gradient(layout: Layout, is_sharded: bool, dim: int | None) -> None:
     n = layout.world_size
-    messages = run_ranks(bad_gradient_on_last_rank, n, layout, DDPConfig(use_distributed_optimizer=is_sharded))
+    messages = run_ranks(bad_gradient_on_last_rank, n, layout, DDPConfig(use_distributed_optimizer=is_sharded), dim)
     assert messages == [f"found NaN in the gradient norm on rank {n - 1} (bucket 0); the weights were not updated"] * n
 
 

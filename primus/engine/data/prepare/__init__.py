@@ -4,10 +4,10 @@
 - `prepare.py`: `prepare`, many processes to one dataset
 - `work.py`: what each process does
 - `parts.py`: what is done so far, on disk
-- `train.py`: `train_tokenizer`
+- `train.py`: `train_tokenizer` and its report `TrainedTokenizer`
 """
 
 from primus.engine.data.prepare.prepare import PrepareOptions, PrepareReport, prepare
-from primus.engine.data.prepare.train import train_tokenizer
+from primus.engine.data.prepare.train import TrainedTokenizer, train_tokenizer
 
-__all__ = ["PrepareOptions", "PrepareReport", "prepare", "train_tokenizer"]
+__all__ = ["PrepareOptions", "PrepareReport", "TrainedTokenizer", "prepare", "train_tokenizer"]

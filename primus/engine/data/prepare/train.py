@@ -2,14 +2,29 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from primus.engine.data.prepare.sources import cut_into_units, find_files, read_unit
 from primus.errors import InputError
 
-__all__ = ["END_OF_TEXT", "train_tokenizer"]
+__all__ = ["END_OF_TEXT", "TrainedTokenizer", "train_tokenizer"]
 
 END_OF_TEXT = "<|endoftext|>"
+_SHOWN = 5
+
+
+@dataclass(slots=True)
+class TrainedTokenizer:
+    """What became of the text."""
+
+    vocab_size: int = 0
+    num_read: int = 0
+    """Documents."""
+    num_broken: int = 0
+    """Documents that cannot be read."""
+    broken: list[str] = field(default_factory=list)
+    """The first of these: file and reason."""
 
 
 def train_tokenizer(
@@ -20,10 +35,11 @@ def train_tokenizer(
     json_key: str = "text",
     overwrite: bool = False,
     show_progress: bool = True,
-) -> int:
-    """Write `folder/tokenizer.json` and its config; return the vocabulary's size, at most `vocab_size`.
+) -> TrainedTokenizer:
+    """Write `folder/tokenizer.json` and its config; the vocabulary has `vocab_size` ids at most.
 
-    `tokenizer_type: HuggingFaceTokenizer` with `tokenizer_model: FOLDER` uses it. Documents end with `<|endoftext|>`.
+    `tokenizer_type: HuggingFaceTokenizer` with `tokenizer_model: FOLDER` uses it. Documents end with `<|endoftext|>`. What
+    cannot be read is left out and reported; InputError if that is everything.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -41,15 +57,26 @@ def train_tokenizer(
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=show_progress,
     )
-    tokenizer.train_from_iterator(_texts(inputs, json_key), trainer)
+    report = TrainedTokenizer()
+    tokenizer.train_from_iterator(_texts(inputs, json_key, report), trainer)
+    if not report.num_read:
+        raise InputError(f"there is no text to train a tokenizer on: {'; '.join(report.broken) or 'the files are empty'}")
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(target))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END_OF_TEXT, "bos_token": END_OF_TEXT}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1), encoding="utf-8")
-    return int(tokenizer.get_vocab_size())
+    report.vocab_size = tokenizer.get_vocab_size()
+    return report
 
 
-def _texts(inputs: Sequence[str], json_key: str) -> Iterator[str]:
-    """Yield what can be read; preparing the same input names what cannot."""
+def _texts(inputs: Sequence[str], json_key: str, report: TrainedTokenizer) -> Iterator[str]:
+    """Yield what can be read, and count."""
     for unit in cut_into_units(find_files(inputs)):
-        yield from (document.text for document in read_unit(unit, json_key) if document.problem is None)
+        for document in read_unit(unit, json_key):
+            if document.problem is None:
+                report.num_read += 1
+                yield document.text
+                continue
+            report.num_broken += 1
+            if len(report.broken) < _SHOWN:
+                report.broken.append(f"{document.file} {document.problem}")

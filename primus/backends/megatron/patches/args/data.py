@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from primus.backends.megatron.blends import SPLITS, BlendError, parse_blend, read_split_lists, read_words, split_shares
+from primus.backends.megatron.blends import BlendError, parse_blend, read_split_lists, read_words
 from primus.backends.megatron.params import Derivation, Params, Problems, Rewrite, Rule, Unreadable
 from primus.engine.config import Blend
+from primus.engine.config.split import SPLITS, split_shares
 
 __all__ = ["DERIVATIONS", "RULES", "blend", "builds_mask", "split", "split_blends"]
 
@@ -114,7 +115,7 @@ def split_is_readable(p: Params) -> Problems:
         return
     try:
         split_shares(p["split"])
-    except BlendError as fault:
+    except ValueError as fault:
         yield f"{p.where('split')}: {fault}."
 
 
@@ -207,7 +208,7 @@ def _readable(key: str, read: Callable[[], _T]) -> _T:
     """Return what `read` gives; its fault is `blends_are_readable`'s to report."""
     try:
         return read()
-    except BlendError:
+    except ValueError:
         raise Unreadable(key) from None
 
 
