@@ -17,7 +17,7 @@ from typing import Any
 import xxhash
 
 from primus.engine.checkpoint.archive import load_archive, save_archive
-from primus.engine.checkpoint.folder import CHECKSUMS, write_durably
+from primus.engine.checkpoint.folder import CHECKSUMS, TRACKER, write_durably
 from primus.errors import RunError
 
 __all__ = ["Checksums", "ItemFile", "Record", "damaged", "map_file", "save_object", "unpack", "unreadable"]
@@ -107,7 +107,7 @@ def save_object(path: Path, value: Any) -> Record:
 
 @dataclass(frozen=True, slots=True)
 class Checksums:
-    """The records of a checkpoint; empty for one that another program wrote, which is then read unchecked."""
+    """The records of a checkpoint; empty where the file is lost, or where another program wrote none."""
 
     folder: Path
     records: Mapping[str, Record] = field(default_factory=dict)
@@ -129,6 +129,11 @@ class Checksums:
         """Write the records of all ranks beside the files."""
         text = json.dumps({"algorithm": "xxh3_64", "files": [asdict(record) for record in records]})
         write_durably(folder / CHECKSUMS, text.encode())
+
+    def require(self) -> None:
+        """RunError if there are none: nothing would tell damaged weights from sound ones."""
+        if not self.records:
+            raise damaged(self.folder / CHECKSUMS, "it is missing or empty, so that the weights cannot be checked")
 
     def check_sizes(self) -> None:
         """RunError for a file that is missing or has lost or gained bytes; nothing is read."""
@@ -177,4 +182,5 @@ def unreadable(what: str, error: Exception) -> str:
 
 def damaged(path: Path, how: str) -> RunError:
     """Return the error for a file that must not be trained on."""
-    return RunError(f"the checkpoint file {path} is damaged: {how}; ckpt_step loads an older checkpoint")
+    older = f"ckpt_step loads an older checkpoint; under auto_continue_train, its number in {TRACKER}"
+    return RunError(f"the checkpoint file {path} is damaged: {how}; {older}")

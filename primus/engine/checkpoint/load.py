@@ -121,6 +121,7 @@ class _DistSource:
         self.common: Mapping[str, Any] = unpack(checksums.read_file(COMMON), folder / COMMON, "its content")
         if "state" not in self.common:
             raise InputError(f"{folder / COMMON} was not written by Primus: it holds no counters; convert the checkpoint first")
+        checksums.require()
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: stored.global_shape for name, stored in self._stored.items()}
@@ -144,6 +145,7 @@ class _TorchSource:
 
     def __init__(self, folder: Path, checksums: Checksums, mesh: Mesh) -> None:
         self._folder, self._files = folder, RankFiles(folder, mesh, checksums)
+        checksums.require()
         self.common: Mapping[str, Any] = self._files.main
         self.shapes, self.dtypes, self.load = self._files.shapes, self._files.dtypes, self._files.load
 

@@ -80,7 +80,14 @@ def test_an_unreadable_record_of_checksums_is_named(tmp_path: Path) -> None:
     load_fails(config(tmp_path), "checksums.json is damaged")
 
 
-@pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata", "common.pt"])
+@pytest.mark.parametrize("ckpt_format", FORMATS)
+def test_weights_that_nothing_can_check_are_not_trained_on(tmp_path: Path, ckpt_format: str) -> None:
+    c = config(tmp_path, ckpt_format=ckpt_format)
+    (single_run(values=1).save(c, 2) / "checksums.json").unlink()
+    load_fails(c, "checksums.json is damaged: it is missing.*ckpt_step.*auto_continue_train.*latest_checkpointed_iteration")
+
+
+@pytest.mark.parametrize("name", [".metadata", "common.pt"])
 def test_damage_is_named_without_checksums_too(tmp_path: Path, name: str) -> None:
     """A checkpoint of another program has none."""
     folder = single_run(values=1).save(config(tmp_path), 2)
