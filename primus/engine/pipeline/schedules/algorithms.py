@@ -1,0 +1,59 @@
+"""The schedules by name: `build_schedule` takes what a run knows and gives the table, or says what does not fit."""
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from primus.engine.pipeline.schedules.controllable import v_half, v_min
+from primus.engine.pipeline.schedules.heuristic import zb_heuristic
+from primus.engine.pipeline.schedules.one_f_one_b import interleaved, one_f_one_b, sequence_split
+from primus.engine.pipeline.schedules.simulate import Costs
+from primus.engine.pipeline.schedules.table import Schedule
+from primus.engine.pipeline.schedules.zero_bubble import zb_h1, zb_v
+from primus.errors import InputError
+
+__all__ = ["ALGORITHMS", "Algorithm", "build_schedule"]
+
+Algorithm = Literal["1f1b", "1f1b-interleaved", "zero-bubble", "zero-bubble-heuristic", "zbv-formatted", "v-half", "v-min"]
+ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
+_V_SHAPED = {"zbv-formatted": zb_v, "v-half": v_half, "v-min": v_min}
+
+
+def build_schedule(
+    algorithm: Algorithm,
+    num_ranks: int,
+    num_microbatches: int,
+    *,
+    num_chunks: int | None = None,
+    group_size: int | None = None,
+    num_slices: int = 1,
+    costs: Costs | None = None,
+    max_memory: float | Sequence[float] | None = None,
+) -> Schedule:
+    """Return the schedule of a name; `num_chunks` None takes what it needs, two or one.
+
+    `group_size` is the interleaved one's, `costs` and `max_memory` the heuristic's; InputError where they do not fit.
+    """
+    if min(num_ranks, num_microbatches, num_slices) < 1:
+        raise InputError(
+            "a schedule needs a rank, a microbatch and a slice at least; "
+            f"there are {num_ranks} ranks, {num_microbatches} microbatches, {num_slices} slices"
+        )
+    needs_two, is_interleaved = algorithm in _V_SHAPED, algorithm == "1f1b-interleaved"
+    chunks = num_chunks or (2 if needs_two or is_interleaved else 1)
+    if is_interleaved and chunks < 2:
+        raise InputError(f"{algorithm} needs two chunks a rank at least, not {chunks}")
+    if not is_interleaved and chunks != (2 if needs_two else 1):
+        raise InputError(f"{algorithm} has {'two chunks' if needs_two else 'one chunk'} a rank, not {chunks}")
+    if num_slices > 1 and algorithm != "1f1b":
+        raise InputError(f"num_seq_splits {num_slices} goes with 1f1b alone, not with {algorithm}")
+    if needs_two:
+        return _V_SHAPED[algorithm](num_ranks, num_microbatches)
+    if is_interleaved:
+        return interleaved(num_ranks, num_microbatches, chunks, group_size)
+    if algorithm == "zero-bubble":
+        return zb_h1(num_ranks, num_microbatches)
+    if algorithm == "zero-bubble-heuristic":
+        return zb_heuristic(num_ranks, num_microbatches, costs, max_memory)
+    return (
+        one_f_one_b(num_ranks, num_microbatches) if num_slices == 1 else sequence_split(num_ranks, num_microbatches, num_slices)
+    )

@@ -1,0 +1,32 @@
+"""`primus pipeline`: tables, pictures and comparisons on the command line."""
+
+
+def test_show_prints_rows_and_figures(primus):
+    outcome = primus("pipeline", "show", "zbv-formatted", "--pp", "2", "-m", "4")
+    assert outcome.code == 0
+    lines = outcome.out.splitlines()
+    assert lines[0].startswith("rank 0: F0.0 F1.0 F2.0 F0.1 B0.1 W0.1")
+    assert (
+        lines[2] == "zbv-formatted: 25 units of time, 4.0 % bubble, waits by rank 0, 0, activations by rank 2, 2 microbatches"
+    )
+
+
+def test_plot_draws_and_refuses_other_files(primus, folder):
+    assert primus("pipeline", "plot", "1f1b", "-o", "step.svg", "--pp", "2", "-m", "2").code == 0
+    assert "<svg" in (folder / "step.svg").read_text()
+    refused = primus("pipeline", "plot", "1f1b", "-o", "step.txt")
+    assert (refused.code, "ends with .svg" in refused.err) == (2, True)
+    nowhere = primus("pipeline", "plot", "1f1b", "-o", "nowhere/step.svg")
+    assert (nowhere.code, "cannot be written" in nowhere.err) == (2, True)
+
+
+def test_compare_lists_what_fits_and_says_what_does_not(primus):
+    outcome = primus("pipeline", "compare", "--pp", "4", "-m", "5")
+    assert outcome.code == 0
+    assert "v-half" in outcome.out
+    assert "zbv-formatted over 4 ranks needs 7 microbatches" in outcome.err
+
+
+def test_an_unknown_schedule_ends_with_code_2(primus):
+    outcome = primus("pipeline", "show", "2f2b")
+    assert (outcome.code, "there are 1f1b, 1f1b-interleaved" in outcome.err) == (2, True)
