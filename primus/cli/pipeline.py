@@ -1,18 +1,20 @@
 """`primus pipeline`: schedules on paper: their tables, pictures, waits and peaks."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primus.engine.pipeline.schedules import ALGORITHMS, Algorithm, Costs, Schedule, Simulation, build_schedule, simulate
 from primus.errors import InputError
+
+if TYPE_CHECKING:  # a slow start for every other command, otherwise
+    from primus.engine.pipeline.schedules import Algorithm, Costs, Schedule, Simulation
 
 __all__ = ["app"]
 
 app = typer.Typer(name="pipeline", help="Look at pipeline schedules before a run.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help=f"One of {', '.join(ALGORITHMS)}.", metavar="ALGORITHM")]
+Name = Annotated[str, typer.Argument(help="As pp_algorithm.", metavar="ALGORITHM")]
 Ranks = Annotated[int, typer.Option("--pp", min=1, help="Pipeline ranks.")]
 Microbatches = Annotated[int, typer.Option("--microbatches", "-m", min=1, help="Microbatches of a step.")]
 Chunks = Annotated[int | None, typer.Option("--vp", min=1, help="Chunks a rank; by default what the schedule needs.")]
@@ -40,6 +42,7 @@ def show(
     cost_comm: Transfer = 0.0,
 ) -> None:
     """Print each rank's operations, and what a step takes."""
+    from primus.engine.pipeline.schedules import Costs
     from primus.engine.pipeline.schedules.picture import figures, row_text
 
     costs = Costs(forward=cost_f, input_grad=cost_b, weight_grad=cost_w, transfer=cost_comm)
@@ -65,6 +68,7 @@ def plot(
     cost_comm: Transfer = 0.0,
 ) -> None:
     """Draw a step over time."""
+    from primus.engine.pipeline.schedules import Costs
     from primus.engine.pipeline.schedules.picture import draw, figures
 
     if output.suffix not in (".svg", ".png", ".pdf"):
@@ -92,6 +96,8 @@ def compare(
     from rich.console import Console
     from rich.table import Table
 
+    from primus.engine.pipeline.schedules import ALGORITHMS, Costs
+
     table = Table("schedule", "chunks", "time", "bubble %", "peak, microbatches")
     left_out = []
     for algorithm in ALGORITHMS:
@@ -117,8 +123,10 @@ def _planned(
     group_size: int | None,
     slices: int,
     max_mem: float | None,
-    costs: Costs,
-) -> tuple[Schedule, Simulation]:
+    costs: "Costs",
+) -> "tuple[Schedule, Simulation]":
+    from primus.engine.pipeline.schedules import build_schedule, simulate
+
     schedule = build_schedule(
         _algorithm(name),
         pp,
@@ -132,7 +140,9 @@ def _planned(
     return schedule, simulate(schedule, costs)
 
 
-def _algorithm(name: str) -> Algorithm:
+def _algorithm(name: str) -> "Algorithm":
+    from primus.engine.pipeline.schedules import ALGORITHMS
+
     for algorithm in ALGORITHMS:
         if algorithm == name:
             return algorithm
