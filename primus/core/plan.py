@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from primus.engine.config import ConfigContainer, ModelConfig
 from primus.engine.config.batch import BatchPlan
 from primus.engine.config.model import GATED_ACTIVATIONS
+from primus.engine.config.recompute import stretches
 from primus.engine.model.size import padded_vocab_size, parameter_count, training_flops
 from primus.engine.parallel.layout import Layout
 
@@ -144,14 +145,18 @@ def _activation_bytes(config: ConfigContainer, layers: range, *, stages_behind: 
     # Inputs of two norms and two matrices; queries, keys, values, the heads' output; both sides of the activation.
     whole = 4 * model.hidden_size // (ranks if model.parallel.sequence_parallel else 1)
     divided = (2 * q + 2 * kv + gate_and_up + model.ffn_hidden_size) // ranks
-    if attention.backend in ("unfused", "local"):
+    if attention.backend in ("unfused", "local") and model.recompute.granularity != "selective":
         divided += 2 * attention.num_attention_heads * model.seq_length // ranks
     width = _BYTES[config.mixed_precision.params_dtype]
-    a_token = len(layers) * (whole + divided) * width
+    is_divided = model.parallel.sequence_parallel or model.recompute.distribute_saved_activations
+    an_input = model.hidden_size // (ranks if is_divided else 1)
+    runs = [(len(stretch.layers) * (whole + divided), stretch.is_recomputed) for stretch in stretches(model.recompute, layers)]
+    a_token = sum(an_input if is_recomputed else size for size, is_recomputed in runs) * width
+    replayed = max((size for size, is_recomputed in runs if is_recomputed), default=0) * width
     if layers.stop == model.num_layers:
         # The logits and their softmax in fp32.
         a_token += padded_vocab_size(model) // ranks * (width + max(4, width))
-    return tokens * a_token * stages_behind
+    return tokens * (a_token * stages_behind + replayed)
 
 
 def _num_checkpoints(config: ConfigContainer) -> int:

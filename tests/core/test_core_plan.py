@@ -17,6 +17,7 @@ from primus.engine.config import (
     OptimizerConfig,
     ParallelConfig,
     PositionConfig,
+    RecomputeConfig,
     RunConfig,
     SchedulerConfig,
     TokenizerConfig,
@@ -134,6 +135,17 @@ def test_activations_shrink_with_tensor_and_sequence_parallelism_and_grow_with_d
     # Two microbatches wait on the first stage, without the logits of the last.
     logits = 8 * 96 * 8
     assert first_stage == whole - logits
+
+
+def test_recomputed_layers_keep_their_inputs_and_one_replay():
+    def activations(**keys):
+        return plan_of(container(replace(MODEL, recompute=RecomputeConfig(**keys))), 1).stages[0].memory.activations
+
+    logits = 8 * 96 * 8
+    a_layer, an_input = (activations() - logits) // 4, 8 * 16 * 4
+    assert activations(granularity="full", method="block", num_layers=2) == logits + 3 * a_layer + 2 * an_input
+    assert activations(granularity="full", method="uniform", num_layers=2) == logits + 2 * a_layer + 2 * an_input
+    assert activations(granularity="full", layer_ids=(1,)) == logits + 4 * a_layer + an_input
 
 
 def test_length_of_the_run():

@@ -9,7 +9,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from primus.backends.megatron.params import Params
-from primus.backends.megatron.patches.args import architecture, batch, data, duration, logging, positions, precision, schedule
+from primus.backends.megatron.patches.args import (
+    architecture,
+    batch,
+    data,
+    duration,
+    logging,
+    positions,
+    precision,
+    recompute,
+    schedule,
+)
 from primus.backends.megatron.patches.args.tokenizer import SIZED, tokenizer_model
 from primus.core.keys import Key
 from primus.engine.config import ConfigContainer
@@ -98,6 +108,8 @@ _MODEL: dict[str, Quantity] = {
     "model.attention.qk_norm": architecture.qk_norm,
     "model.attention.backend": _backend,
     "model.attention.softmax_in_fp32": lambda p: p["attention_softmax_in_fp32"] or p["apply_query_key_layer_scaling"],
+    "model.recompute.granularity": lambda p: p["recompute_granularity"],
+    "model.recompute.layer_ids": recompute.layer_ids,
     "model.position.type": positions.position_type,
     "model.position.max_position_embeddings": positions.max_position_embeddings,
     "model.position.yarn_original_max_position_embeddings": positions.yarn_original_context,

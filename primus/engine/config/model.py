@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from primus.engine.config.recompute import RecomputeConfig
+
 __all__ = [
     "GATED_ACTIVATIONS",
     "Activation",
@@ -162,3 +164,5 @@ class ModelConfig:
     """Fused forms."""
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     """Division over ranks."""
+    recompute: RecomputeConfig = field(default_factory=RecomputeConfig)
+    """What is computed twice."""

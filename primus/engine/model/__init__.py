@@ -12,6 +12,7 @@ output      logits and losses over a divided vocabulary
 linears     column- and row-parallel linears
 norms       RMSNorm, LayerNorm, L2Norm as parts
 dropout     the residual additions
+recompute   parts whose activations are computed again
 parameter   how a part declares its parameters
 initialise  first values that do not know the layout
 """

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from primus.engine.config.model import GATED_ACTIVATIONS, ModelConfig
+from primus.engine.config.recompute import Stretch, stretches
 from primus.engine.kernels.activation import ACTIVATIONS
 from primus.engine.model.attention import ExplicitAttention, FusedAttention, GatheredHeads, OwnHeads, SelfAttention
 from primus.engine.model.dropout import BiasDropoutAdd
@@ -18,6 +19,7 @@ from primus.engine.model.mlp import MLP
 from primus.engine.model.norms import L2Norm, LayerNorm, RMSNorm
 from primus.engine.model.output import OutputLayer, output_weight
 from primus.engine.model.parameter import Initial, Place, normal, xavier_uniform
+from primus.engine.model.recompute import DistributedRecompute, Recompute, RecomputedModule, Runner, keep
 from primus.engine.model.rotary import RotaryEmbedding
 from primus.engine.model.size import padded_vocab_size
 from primus.engine.parallel.mesh import Mesh
@@ -56,7 +58,9 @@ def build_model(
     embedding = _embedding(config, place) if pre_process else None
     numbers = range(config.num_layers) if layers is None else layers
     decoder = Decoder(
-        {number: _layer(config, place, number) for number in numbers}, _norm(config, place) if post_process else None
+        {number: _layer(config, place, number) for number in numbers},
+        _norm(config, place) if post_process else None,
+        _runs(config, place, numbers),
     )
     output = _output(config, place, embedding, cross_entropy_in_fp16) if post_process else None
     model = GPTModel(embedding=embedding, rotary=_rotary(config, place), decoder=decoder, output_layer=output)
@@ -115,6 +119,12 @@ def _rotary(config: ModelConfig, place: Place) -> RotaryEmbedding | None:
     )
 
 
+def _runs(config: ModelConfig, place: Place, numbers: range) -> list[tuple[Stretch, Runner]]:
+    distributes = config.recompute.distribute_saved_activations
+    recompute = DistributedRecompute(place.streams, place.tp) if distributes else Recompute(place.streams)
+    return [(stretch, recompute if stretch.is_recomputed else keep) for stretch in stretches(config.recompute, numbers)]
+
+
 def _layer(config: ModelConfig, place: Place, number: int) -> Layer:
     return Layer(
         input_layernorm=_norm(config, place),
@@ -128,7 +138,7 @@ def _layer(config: ModelConfig, place: Place, number: int) -> Layer:
 
 def _attention(config: ModelConfig, place: Place, number: int) -> SelfAttention:
     a = config.attention
-    width = a.num_attention_heads * a.kv_channels
+    width, core = a.num_attention_heads * a.kv_channels, _core_attention(config, place, number)
     return SelfAttention(
         linear_qkv=ColumnParallelLinear(
             place,
@@ -141,7 +151,9 @@ def _attention(config: ModelConfig, place: Place, number: int) -> SelfAttention:
         q_layernorm=_head_norm(config, place),
         k_layernorm=_head_norm(config, place),
         interleaved=config.position.rotary_interleaved,
-        core_attention=_core_attention(config, place, number),
+        core_attention=(
+            RecomputedModule(core, Recompute(place.streams)) if config.recompute.granularity == "selective" else core
+        ),
         linear_proj=RowParallelLinear(
             place, width, config.hidden_size, bias=config.add_bias_linear, initial=_initial(config, deep=True)
         ),

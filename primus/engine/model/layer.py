@@ -1,10 +1,13 @@
 """One transformer layer, and the stack of them with its final norm."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from torch import Tensor, nn
 
+from primus.engine.config.recompute import Stretch
 from primus.engine.model.dropout import BiasDropoutAdd
+from primus.engine.model.recompute import Runner
 from primus.engine.model.rotary import RotaryTables
 
 __all__ = ["Decoder", "Layer", "residual_after_norm", "residual_before_norm"]
@@ -54,12 +57,21 @@ class Layer(nn.Module):
 class Decoder(nn.Module):
     """A range of layers, named by their number in the whole model, and the final norm on the last stage."""
 
-    def __init__(self, layers: Mapping[int, nn.Module], final_layernorm: nn.Module | None) -> None:
+    def __init__(
+        self, layers: Mapping[int, nn.Module], final_layernorm: nn.Module | None, runs: Sequence[tuple[Stretch, Runner]]
+    ) -> None:
+        """`runs` says in which stretches the layers run, and how."""
         super().__init__()
         self.layers = nn.ModuleDict({str(number): layer for number, layer in layers.items()})
         self.final_layernorm = final_layernorm
+        self._runs = tuple(runs)
 
     def forward(self, x_SBH: Tensor, tables: RotaryTables | None, mask_B1SS: Tensor | None) -> Tensor:
-        for layer in self.layers.values():
-            x_SBH = layer(x_SBH, tables, mask_B1SS)
+        for stretch, run in self._runs:
+            x_SBH = run(partial(self._through, stretch), x_SBH, tables, mask_B1SS)
         return x_SBH if self.final_layernorm is None else self.final_layernorm(x_SBH)
+
+    def _through(self, stretch: Stretch, x_SBH: Tensor, tables: RotaryTables | None, mask_B1SS: Tensor | None) -> Tensor:
+        for number in stretch.layers:
+            x_SBH = self.layers[str(number)](x_SBH, tables, mask_B1SS)
+        return x_SBH

@@ -39,6 +39,16 @@ class RandomStreams:
             self._states[name] = self._get()
             self._set(outside)
 
+    @contextmanager
+    def replay(self, state: dict[str, Any]) -> Iterator[None]:
+        """Draw in the body what the named streams drew from `state` on; afterwards they go on where they were."""
+        present = self.state_dict()
+        self.load_state_dict(state)
+        try:
+            yield
+        finally:
+            self.load_state_dict(present)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the named streams' states; the default stream is torch's own and saved with it."""
         return {name: list(state) for name, state in self._states.items()}

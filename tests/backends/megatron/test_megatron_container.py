@@ -110,9 +110,18 @@ TOGETHER: dict[str, dict[str, Any]] = {
     "weight_decay_incr_style": {"start_weight_decay": 0.0, "end_weight_decay": 0.1},
     "tokenizer_type": {"mock_data": False, "data_path": "a", "tokenizer_model": "t", "vocab_size": 2000},
     "save_retain_interval": {"save": "c", "save_interval": 1},
+    "recompute_method": {"recompute_granularity": "full", "recompute_num_layers": 1},
+    "recompute_num_layers": {"recompute_granularity": "full", "recompute_method": "block"},
+    "distribute_saved_activations": {
+        "recompute_granularity": "full",
+        "recompute_method": "block",
+        "recompute_num_layers": 1,
+        "tensor_model_parallel_size": 2,
+        "sequence_parallel": False,
+    },
 }
 """What a key needs beside it."""
-TWO_RANKS = ("tensor_model_parallel_size", "sequence_parallel")
+TWO_RANKS = ("tensor_model_parallel_size", "sequence_parallel", "distribute_saved_activations")
 
 
 def another(name: str, value: Any) -> Any:

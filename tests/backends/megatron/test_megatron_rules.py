@@ -152,6 +152,32 @@ CASES: list[tuple[dict[str, Any], int, str]] = [
     ({**FILES, "tokenizer_type": "GPT2BPETokenizer", "vocab_file": "v"}, 1, "needs merge_file: set it"),
     ({**FILES, "tokenizer_type": "TikTokenizer", "tokenizer_model": "t"}, 1, "must be smaller than vocab_size 96"),
     ({**FILES, "tokenizer_type": "HugingFaceTokenizer"}, 1, "HuggingFaceTokenizer"),
+    # recomputation
+    ({"recompute_method": "block"}, 1, "needs recompute_granularity: full"),
+    ({"recompute_granularity": "selective", "recompute_num_layers": 1}, 1, "needs recompute_granularity: full"),
+    ({"distribute_saved_activations": True}, 2, "needs recompute_granularity: full"),
+    ({"recompute_granularity": "full"}, 1, "needs recompute_method (uniform or block) or recompute_layer_ids"),
+    ({"recompute_granularity": "full", "recompute_method": "block"}, 1, "needs recompute_num_layers: the layers of each stage"),
+    ({"recompute_granularity": "full", "recompute_layer_ids": [0], "recompute_num_layers": 1}, 1, "needs a recompute_method"),
+    (
+        {"recompute_granularity": "full", "recompute_layer_ids": [0], "recompute_method": "block", "recompute_num_layers": 1},
+        1,
+        "exclude each other",
+    ),
+    ({"recompute_granularity": "full", "recompute_layer_ids": [0, 99]}, 1, "must list layers from 0 to"),
+    ({"recompute_granularity": "full", "recompute_layer_ids": "0,one"}, 1, "must list layers from 0 to"),
+    ({"recompute_granularity": "full", "recompute_layer_ids": []}, 1, "must list layers from 0 to"),
+    ({"recompute_granularity": "full", "recompute_activations": True}, 1, "means selective, but recompute_granularity full"),
+    (
+        {
+            "recompute_granularity": "full",
+            "recompute_method": "uniform",
+            "recompute_num_layers": 1,
+            "distribute_saved_activations": True,
+        },
+        1,
+        "needs tensor parallelism",
+    ),
     # checkpoints
     ({"save": "ckpt", "save_interval": None}, 1, "needs a save_interval of at least 1"),
     ({"save": "ckpt", "save_interval": 0}, 1, "needs a save_interval of at least 1"),

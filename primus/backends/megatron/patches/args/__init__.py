@@ -9,6 +9,7 @@
 - `architecture.py`: depth, widths, heads, activation
 - `positions.py`: position schemes and sequence length
 - `parallelism.py`: tensor and sequence parallelism, gradient buckets
+- `recompute.py`: which activations are computed twice
 - `data.py`: sources, splits, masks
 - `tokenizer.py`: tokenizers and their files
 - `checkpoint.py`: saving and loading

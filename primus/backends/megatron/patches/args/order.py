@@ -16,6 +16,7 @@ from primus.backends.megatron.patches.args import (
     parallelism,
     positions,
     precision,
+    recompute,
     rocm_arg_validation,
     schedule,
     tokenizer,
@@ -24,9 +25,9 @@ from primus.backends.megatron.patches.args import (
 __all__ = ["DERIVATIONS", "RULES"]
 
 _RUN = (loop, batch, duration, schedule, precision)
-_MODEL = (architecture, positions, parallelism)
+_MODEL = (architecture, positions, parallelism, recompute)
 _AROUND = (data, tokenizer, checkpoint, logging, rocm_arg_validation)
-_DERIVING = (data, tokenizer, duration, schedule, precision, parallelism, checkpoint, rocm_arg_validation)
+_DERIVING = (data, tokenizer, duration, schedule, precision, parallelism, recompute, checkpoint, rocm_arg_validation)
 
 DERIVATIONS: tuple[Derivation, ...] = tuple(derive for subject in _DERIVING for derive in subject.DERIVATIONS)
 RULES: tuple[Rule, ...] = tuple(rule for subject in (*_RUN, *_MODEL, *_AROUND) for rule in subject.RULES)
