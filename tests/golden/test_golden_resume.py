@@ -4,11 +4,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import train, write_corpus
+import torch
+from ranks import run_ranks
+from runs import build_container, train, write_corpus
+
+from primus.engine.checkpoint.start import find_start
+from primus.engine.config import ConfigContainer
+from primus.engine.data.tokenizer import build_tokenizer
+from primus.engine.parallel.mesh import build_mesh
+from primus.engine.train.assemble import assemble, model_shards
+from primus.engine.train.pretrain import with_vocabulary
 
 pytestmark = pytest.mark.slow  # several whole runs each
 
-EXACT = ("lm_loss", "grad_norm", "learning_rate", "consumed_samples", "global_batch_size", "validation_loss")
+COUNTERS = ("consumed_samples", "global_batch_size", "validation_loss")
+EXACT = ("lm_loss", "grad_norm", "learning_rate", "loss_scale", "skipped_iterations", *COUNTERS)
 
 CASES: dict[str, tuple[int, dict[str, Any]]] = {
     "plain": (1, {}),
@@ -17,6 +27,7 @@ CASES: dict[str, tuple[int, dict[str, Any]]] = {
     "torch_format": (1, {"ckpt_format": "torch"}),
     "bf16": (1, {"bf16": True}),
     "fp16": (1, {"fp16": True, "initial_loss_scale": 65536.0}),
+    "fp16_overflowing": (1, {"fp16": True, "initial_loss_scale": 4294967296.0, "hysteresis": 2}),
     "ramp_up": (1, {"rampup_batch_size": "2 2 12"}),
     "cyclic": (1, {"dataloader_type": "cyclic"}),
     "dp2_distributed_optimizer": (2, {"use_distributed_optimizer": True}),
@@ -40,6 +51,23 @@ def test_resumed_run_is_bitwise_the_straight_run(case: str, tmp_path: Path) -> N
     resumed = train(tmp_path, "cut", {**save, "auto_continue_train": True}, ranks=ranks)
     assert [row["iteration"] for row in resumed] == [1, 2, 3, 4, 5, 6]
     assert exact(resumed) == exact(straight)
+    ends = [state_at(tmp_path, name, ranks, overrides) for name in ("straight", "cut")]
+    assert ends[0] == ends[1], "the last update differs"
+
+
+def state_at(folder: Path, name: str, ranks: int, overrides: dict[str, Any]) -> list[dict[str, list[float]]]:
+    """Return weights and optimizer state of a run's newest checkpoint, by rank."""
+
+    def look(_rank: int, config: ConfigContainer) -> dict[str, list[float]]:
+        config = with_vocabulary(config, build_tokenizer(config.tokenizer))
+        mesh = build_mesh(config.model.parallel, config.dist, torch.device("cpu"))
+        parts = assemble(config, mesh, find_start(config.checkpoint))
+        assert parts.state.iteration == 6
+        shards = {**model_shards(parts.model, mesh), **parts.optimizer.state_shards()}
+        return {key: [x for chunk in part.chunks for x in chunk.data.flatten().tolist()] for key, part in shards.items()}
+
+    source = {"load": str(folder / "g" / "u" / name / "ckpt"), "finetune": False}
+    return run_ranks(look, ranks, build_container(folder, f"look-{name}", ranks, {**overrides, **source}))
 
 
 def test_resume_in_the_middle_of_an_epoch_and_of_validation(tmp_path: Path) -> None:

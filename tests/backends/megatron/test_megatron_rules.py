@@ -20,6 +20,7 @@ CASES: list[tuple[dict[str, Any], int, str]] = [
     ({"tensor_model_parallel_size": 2}, 3, "the run has 3 processes, no multiple of tensor_model_parallel_size 2"),
     ({"tensor_model_parallel_size": 2}, 3, "start 2 or 4"),
     ({"tensor_model_parallel_size": 4}, 2, "start 4, or change the degree"),
+    ({"global_batch_size": 10, "micro_batch_size": 4}, 2, "global_batch_size 10"),
     ({"global_batch_size": 10, "micro_batch_size": 4}, 2, "micro_batch_size 4"),
     ({"global_batch_size": 10, "micro_batch_size": 4}, 2, "x data-parallel size 2 = 8: use 8 or 16"),
     ({"global_batch_size": 3, "micro_batch_size": 4}, 1, "use 4, or set decrease_batch_size_if_needed: true"),
@@ -81,6 +82,7 @@ CASES: list[tuple[dict[str, Any], int, str]] = [
     ({"group_query_attention": True, "num_query_groups": 3}, 1, "num_query_groups 3 (exp.yaml:"),
     ({"group_query_attention": True, "num_query_groups": 3}, 1, "use 2 or 4 query groups"),
     ({"group_query_attention": True, "num_query_groups": 0}, 1, "num_attention_heads 4 (exp.yaml:"),
+    ({"group_query_attention": True, "num_query_groups": 0}, 1, "num_query_groups 0 (exp.yaml:"),
     ({"squared_relu": True}, 1, "set swiglu: false"),
     ({"swiglu": False, "squared_relu": True, "quick_geglu": True}, 1, "set quick_geglu: false"),
     # positions
