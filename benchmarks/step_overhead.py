@@ -75,7 +75,7 @@ class BareStep:
 
     def __init__(self, config: ConfigContainer, mesh: Mesh) -> None:
         streams = RandomStreams(1, mesh.coordinates)
-        self.model = build_model(config.model, mesh=mesh, dtype=torch.float32, device="cpu", seed=1, streams=streams)
+        (self.model,) = build_model(config.model, mesh=mesh, dtype=torch.float32, device="cpu", seed=1, streams=streams)
         optimizer = config.optimizer
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=optimizer.lr, betas=(0.9, 0.95), weight_decay=0.1, fused=True

@@ -87,7 +87,7 @@ def _count(rank: int, model: ModelConfig) -> int:
 
     mesh = build_mesh(model.parallel, DistConfig(backend="gloo"), torch.device("cpu"))
     streams = RandomStreams(1, mesh.coordinates)
-    built = build_model(model, mesh=mesh, dtype=torch.float32, device="cpu", seed=1, streams=streams)
+    (built,) = build_model(model, mesh=mesh, dtype=torch.float32, device="cpu", seed=1, streams=streams)
     return sum(parameter.numel() for parameter in built.parameters())
 
 

@@ -81,7 +81,7 @@ def kept_bytes(folder: Path, name: str, keys: dict[str, Any], ranks: int = 1) ->
     def measure(_rank: int, config: ConfigContainer) -> int:
         config = with_vocabulary(config, build_tokenizer(config.tokenizer))
         mesh = build_mesh(config.model.parallel, config.dist, torch.device("cpu"))
-        model = assemble(config, mesh, None).model
+        (model,) = assemble(config, mesh, None).chunks
         weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
         sizes: dict[int, int] = {}
 

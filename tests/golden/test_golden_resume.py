@@ -63,7 +63,7 @@ def state_at(folder: Path, name: str, ranks: int, overrides: dict[str, Any]) -> 
         mesh = build_mesh(config.model.parallel, config.dist, torch.device("cpu"))
         parts = assemble(config, mesh, find_start(config.checkpoint))
         assert parts.state.iteration == 6
-        shards = {**model_shards(parts.model, mesh), **parts.optimizer.state_shards()}
+        shards = {**model_shards(parts.chunks, mesh), **parts.optimizer.state_shards()}
         return {key: [x for chunk in part.chunks for x in chunk.data.flatten().tolist()] for key, part in shards.items()}
 
     source = {"load": str(folder / "g" / "u" / name / "ckpt"), "finetune": False}

@@ -16,6 +16,7 @@ from torch import Tensor
 from primus.engine.config import ConfigContainer
 from primus.engine.data.indexed import IndexedDatasetBuilder
 from primus.engine.model.parameter import sharding_of
+from primus.engine.parallel.sharding import global_parameters
 from primus.engine.train.assemble import Parts, assemble
 from primus.engine.train.pretrain import pretrain
 
@@ -111,7 +112,7 @@ def test_weights_that_all_ranks_hold_stay_equal_to_the_bit(tmp_path: Path) -> No
 
         module.assemble = keeping  # type: ignore[attr-defined]
         pretrain(config, process_start=0.0)
-        return {n: p.detach().clone() for n, p in kept[0].model.named_parameters() if sharding_of(p).dim is None}
+        return {n: p.detach().clone() for n, p in global_parameters(kept[0].chunks) if sharding_of(p).dim is None}
 
     keys = {"tensor_model_parallel_size": 2, "sequence_parallel": True, "hidden_dropout": 0.1, "qk_layernorm": True}
     first, *others = run_ranks(replicas, 4, build_container(tmp_path, "run", 4, keys))

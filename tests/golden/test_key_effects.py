@@ -21,6 +21,7 @@ from primus.engine.config import ConfigContainer
 from primus.engine.data.tokenizer import build_tokenizer
 from primus.engine.optim.watch import SpikeWatch
 from primus.engine.parallel.mesh import build_mesh
+from primus.engine.parallel.sharding import global_parameters
 from primus.engine.train.assemble import Parts, assemble
 from primus.engine.train.pretrain import pretrain, with_vocabulary
 
@@ -46,7 +47,7 @@ def weights(folder: Path, overrides: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return a run's first weights."""
 
     def build(_rank: int, config: ConfigContainer) -> dict[str, Tensor]:
-        return {name: p.detach().clone() for name, p in parts_of(config).model.named_parameters()}
+        return {name: p.detach().clone() for name, p in global_parameters(parts_of(config).chunks)}
 
     (first,) = run_ranks(build, 1, build_container(folder, "run", 1, overrides))
     return dict(first)

@@ -2,6 +2,7 @@
 
 - `container.py`: `ConfigContainer`, the whole run
 - `train.py`, `model.py`, `optim.py`, `data.py`, `checkpoint.py`, `observe.py`, `system.py`: its parts
+- `pipeline.py`: stages of the model and the order of their work
 - `recompute.py`: what of the model is computed twice
 - `serialize.py`: container to YAML and back
 - `batch.py`: the batch size over the run, derived from `train.py`
@@ -20,6 +21,7 @@ from primus.engine.config.model import (
 )
 from primus.engine.config.observe import LoggerConfig, ProfilingConfig
 from primus.engine.config.optim import DDPConfig, OptimizerConfig, SchedulerConfig
+from primus.engine.config.pipeline import PipelineConfig
 from primus.engine.config.recompute import RecomputeConfig
 from primus.engine.config.system import DistConfig, MixedPrecisionConfig, RNGConfig, RunConfig
 from primus.engine.config.train import EvaluationConfig, TrainConfig
@@ -40,6 +42,7 @@ __all__ = [
     "ModelConfig",
     "OptimizerConfig",
     "ParallelConfig",
+    "PipelineConfig",
     "PositionConfig",
     "ProfilingConfig",
     "RNGConfig",

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from primus.engine.config.pipeline import PipelineConfig
 from primus.engine.config.recompute import RecomputeConfig
 
 __all__ = [
@@ -164,5 +165,7 @@ class ModelConfig:
     """Fused forms."""
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     """Division over ranks."""
+    pipeline: PipelineConfig = field(default_factory=PipelineConfig)
+    """Stages and their schedule."""
     recompute: RecomputeConfig = field(default_factory=RecomputeConfig)
     """What is computed twice."""

@@ -1,11 +1,13 @@
 """`build_model` turns a configuration into a model: every part is chosen here, once, so that no forward reads a flag."""
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from primus.engine.config.model import GATED_ACTIVATIONS, ModelConfig
+from primus.engine.config.pipeline import stage_of
 from primus.engine.config.recompute import Stretch, stretches
 from primus.engine.kernels.activation import ACTIVATIONS
 from primus.engine.model.attention import ExplicitAttention, FusedAttention, GatheredHeads, OwnHeads, SelfAttention
@@ -17,16 +19,19 @@ from primus.engine.model.layer import Decoder, Layer, residual_after_norm, resid
 from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
 from primus.engine.model.mlp import MLP
 from primus.engine.model.norms import L2Norm, LayerNorm, RMSNorm
-from primus.engine.model.output import OutputLayer, output_weight
-from primus.engine.model.parameter import Initial, Place, normal, xavier_uniform
+from primus.engine.model.output import OutputLayer
+from primus.engine.model.parameter import Initial, Place, declare, normal, xavier_uniform
 from primus.engine.model.recompute import DistributedRecompute, Recompute, RecomputedModule, Runner, keep
 from primus.engine.model.rotary import RotaryEmbedding
 from primus.engine.model.size import padded_vocab_size
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.random import RandomStreams
+from primus.engine.parallel.sharding import Sharding
 from primus.errors import ConfigError
 
-__all__ = ["build_model"]
+__all__ = ["build_model", "residual_dtype"]
+
+_EMBEDDING_WEIGHT = "embedding.word_embeddings.weight"
 
 
 def build_model(
@@ -37,15 +42,11 @@ def build_model(
     device: torch.device | str,
     seed: int,
     streams: RandomStreams,
-    pre_process: bool = True,
-    post_process: bool = True,
-    layers: range | None = None,
     cross_entropy_in_fp16: bool = False,
-) -> GPTModel:
-    """Build this rank's part of the model and fill it (unless `init.perform` is false).
+) -> tuple[GPTModel, ...]:
+    """Build this rank's chunks of the model, in the order of their numbers, and fill them (unless `init.perform` is false).
 
-    `layers` is the range on this pipeline stage (None: all); `pre_process` and `post_process` say whether it holds the
-    embedding and the output.
+    Without pipelining that is one, the whole model.
     """
     place = Place(
         tp=mesh.tp,
@@ -55,18 +56,47 @@ def build_model(
         sequence_parallel=config.parallel.sequence_parallel and mesh.tp.size > 1,
     )
     _check_divisible(config, mesh.tp.size)
-    embedding = _embedding(config, place) if pre_process else None
-    numbers = range(config.num_layers) if layers is None else layers
-    decoder = Decoder(
-        {number: _layer(config, place, number) for number in numbers},
-        _norm(config, place) if post_process else None,
-        _runs(config, place, numbers),
-    )
-    output = _output(config, place, embedding, cross_entropy_in_fp16) if post_process else None
-    model = GPTModel(embedding=embedding, rotary=_rotary(config, place), decoder=decoder, output_layer=output)
+    pipeline, ranks = config.pipeline, mesh.pp.size
+    layers = pipeline.stage_layers(config.num_layers, ranks)
+    chunks: list[GPTModel] = []
+    for number in range(pipeline.num_chunks):
+        stage = stage_of(pipeline.placement, ranks, mesh.pp.index, number)
+        ends = _Ends(
+            is_first=stage == 0,
+            is_last=stage == len(layers) - 1,
+            are_apart=ranks > 1 and pipeline.placement != "fold",
+            embedding=chunks[0].embedding if chunks else None,
+        )
+        chunks.append(_chunk(config, place, layers[stage], ends, cross_entropy_in_fp16))
     if config.init.perform:
-        initialise(model, seed=seed, tp=mesh.tp)
-    return model
+        initialise(chunks, seed=seed, tp=mesh.tp)
+    return tuple(chunks)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Ends:
+    """What a stage has to do with the ends of the model."""
+
+    is_first: bool
+    is_last: bool
+    are_apart: bool
+    """First and last stage lie on two ranks."""
+    embedding: Embedding | None
+    """The embedding, if an earlier chunk of the rank has it."""
+
+
+def _chunk(config: ModelConfig, place: Place, layers: range, ends: _Ends, cross_entropy_in_fp16: bool) -> GPTModel:
+    tied_to = _EMBEDDING_WEIGHT if config.tie_embeddings and ends.are_apart else None
+    embedding = _embedding(config, place, tied_to) if ends.is_first else None
+    output = None
+    if ends.is_last:
+        output = _output(config, place, embedding or ends.embedding, tied_to, cross_entropy_in_fp16)
+    decoder = Decoder(
+        {number: _layer(config, place, number) for number in layers},
+        _norm(config, place) if ends.is_last else None,
+        _runs(config, place, layers),
+    )
+    return GPTModel(embedding=embedding, rotary=_rotary(config, place), decoder=decoder, output_layer=output)
 
 
 def _check_divisible(config: ModelConfig, tp: int) -> None:
@@ -90,25 +120,34 @@ def _check_divisible(config: ModelConfig, tp: int) -> None:
         )
 
 
-def _embedding(config: ModelConfig, place: Place) -> Embedding:
+def _embedding(config: ModelConfig, place: Place, tied_to: str | None) -> Embedding:
     learned = config.position.type == "learned_absolute"
     rows = config.position.max_position_embeddings
     positions = PositionEmbedding(place, rows, config.hidden_size, initial=_initial(config)) if learned else None
     words = VocabParallelEmbedding(
-        place, padded_vocab_size(config), _vocab_size(config), config.hidden_size, initial=_initial(config)
+        place,
+        padded_vocab_size(config),
+        config.hidden_size,
+        sharding=_vocabulary_sharding(config, tied_to),
+        initial=_initial(config),
     )
-    return Embedding(place, words, positions, dropout=config.hidden_dropout, residual_dtype=_residual_dtype(config, place))
+    return Embedding(place, words, positions, dropout=config.hidden_dropout, residual_dtype=residual_dtype(config, place.dtype))
 
 
-def _output(config: ModelConfig, place: Place, embedding: Embedding | None, in_fp16: bool) -> OutputLayer:
-    rows, real = padded_vocab_size(config), _vocab_size(config)
+def _output(config: ModelConfig, place: Place, embedding: Embedding | None, tied_to: str | None, in_fp16: bool) -> OutputLayer:
+    """`embedding` is the rank's own; where another rank has it, a tied output keeps a copy."""
     if config.tie_embeddings and embedding is not None:
         weight = embedding.word_embeddings.weight
     else:
-        weight = output_weight(place, rows, real, config.hidden_size, initial=_initial(config))
+        sharding = _vocabulary_sharding(config, tied_to, is_copy=tied_to is not None)
+        weight = declare(place, (padded_vocab_size(config), config.hidden_size), sharding, _initial(config))
     # On the CPU chunks are both faster and smaller (logits stay in the cache), so they need no asking for.
     chunked = (config.fusion.cross_entropy or place.device.type == "cpu") and not in_fp16
-    return OutputLayer(place, weight, vocab_size=real, chunked=chunked, cross_entropy_in_fp16=in_fp16)
+    return OutputLayer(place, weight, vocab_size=_vocab_size(config), chunked=chunked, cross_entropy_in_fp16=in_fp16)
+
+
+def _vocabulary_sharding(config: ModelConfig, tied_to: str | None, *, is_copy: bool = False) -> Sharding:
+    return Sharding(dim=0, is_embedding_or_output=True, valid_rows=_vocab_size(config), tied_to=tied_to, is_copy=is_copy)
 
 
 def _rotary(config: ModelConfig, place: Place) -> RotaryEmbedding | None:
@@ -216,8 +255,9 @@ def _initial(config: ModelConfig, *, deep: bool = False) -> Initial:
     return normal(config.init.method_std / math.sqrt(2 * config.num_layers) if deep else config.init.method_std)
 
 
-def _residual_dtype(config: ModelConfig, place: Place) -> torch.dtype:
-    return torch.promote_types(place.dtype, torch.float32) if config.fp32_residual_connection else place.dtype
+def residual_dtype(config: ModelConfig, dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype of the hidden states between layers, for parameters of `dtype`."""
+    return torch.promote_types(dtype, torch.float32) if config.fp32_residual_connection else dtype
 
 
 def _vocab_size(config: ModelConfig) -> int:

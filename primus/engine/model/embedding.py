@@ -15,10 +15,9 @@ __all__ = ["Embedding", "PositionEmbedding", "VocabParallelEmbedding"]
 class VocabParallelEmbedding(nn.Module):
     """A table whose rows are divided over the group; ids of other ranks give zeros, so results have to be summed."""
 
-    def __init__(self, place: Place, rows: int, real_rows: int, width: int, *, initial: Initial) -> None:
-        """`rows` includes padding beyond `real_rows`."""
+    def __init__(self, place: Place, rows: int, width: int, *, sharding: Sharding, initial: Initial) -> None:
+        """`rows` includes padding; `sharding` divides them."""
         super().__init__()
-        sharding = Sharding(dim=0, is_embedding_or_output=True, valid_rows=real_rows)
         self.weight = declare(place, (rows, width), sharding, initial)
         self.first_row = place.tp.index * self.weight.shape[0]
         self.is_whole = place.tp.size == 1

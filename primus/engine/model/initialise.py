@@ -6,21 +6,22 @@ not drawn, because their number depends on the layout.
 """
 
 import hashlib
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
 
 from primus.engine.model.parameter import initial_of, sharding_of
 from primus.engine.parallel.mesh import Group
-from primus.engine.parallel.sharding import slice_global
+from primus.engine.parallel.sharding import global_parameters, slice_global
 
 __all__ = ["generator_for", "initialise"]
 
 
 @torch.no_grad()
-def initialise(model: nn.Module, *, seed: int, tp: Group) -> None:
-    """Fill every parameter of the model; a tied parameter is drawn once, under its first name."""
-    for name, parameter in model.named_parameters():
+def initialise(chunks: Iterable[nn.Module], *, seed: int, tp: Group) -> None:
+    """Fill every parameter of a rank's chunks; a tied parameter is drawn once, under its first name."""
+    for name, parameter in global_parameters(chunks):
         whole = _draw(name, parameter, seed, tp)
         parameter.copy_(slice_global(whole.to(parameter.dtype), sharding_of(parameter), tp))
 

@@ -7,16 +7,10 @@ from torch import Tensor, nn
 from primus.engine.kernels.cross_entropy import Columns, linear_cross_entropy, vocab_parallel_cross_entropy
 from primus.engine.kernels.linear import linear
 from primus.engine.model.linears import enter_tensor_parallel
-from primus.engine.model.parameter import Initial, Place, declare
+from primus.engine.model.parameter import Place
 from primus.engine.parallel import collectives
-from primus.engine.parallel.sharding import Sharding
 
-__all__ = ["OutputLayer", "output_weight"]
-
-
-def output_weight(place: Place, rows: int, real_rows: int, width: int, *, initial: Initial) -> nn.Parameter:
-    """Return an output matrix of its own (untied); `rows` includes padding beyond `real_rows`."""
-    return declare(place, (rows, width), Sharding(dim=0, is_embedding_or_output=True, valid_rows=real_rows), initial)
+__all__ = ["OutputLayer"]
 
 
 class OutputLayer(nn.Module):

@@ -60,7 +60,7 @@ def _piece(segment: Segment, owned: OwnedRange, config: OptimizerConfig, mesh: M
     flat = owned.model[segment.start : segment.start + segment.numel]
     real = flat_range_shards(flat, segment.param_start, segment.param.shape, sharding, mesh.tp)
     # A parameter that every tensor-parallel rank holds whole is counted on the first of them.
-    counts = sharding.dim is not None or mesh.tp.index == 0
+    counts = (sharding.dim is not None or mesh.tp.index == 0) and not sharding.is_copy
     return Piece(
         name=segment.name,
         param=segment.param,

@@ -10,10 +10,11 @@ With the distributed optimizer each rank ends with its shard of every bucket red
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +29,9 @@ from primus.engine.parallel.collectives import (
     start_reduce_scatter_,
     wait,
 )
+from primus.engine.parallel.deferred import DeferredProducts
 from primus.engine.parallel.mesh import Group, Mesh
+from primus.engine.parallel.sharding import Sharding, global_parameters
 from primus.engine.parallel.slot import GradientSlot
 
 __all__ = ["GradientBuffers", "OwnedRange", "Segment"]
@@ -93,14 +96,17 @@ class GradientBuffers:
 
     def __init__(
         self,
-        model: nn.Module,
+        chunks: Sequence[nn.Module],
         config: DDPConfig,
         mesh: Mesh,
         *,
         grad_dtype: torch.dtype,
         per_token: bool,
     ) -> None:
-        """Move the model's parameters into flat memory. `per_token`: sum gradients over ranks instead of averaging them."""
+        """Move the parameters of a rank's model chunks into flat memory.
+
+        `per_token`: sum gradients over ranks instead of averaging them.
+        """
         self._config, self._mesh, self._group, self._per_token = config, mesh, mesh.dp_cp, per_token
         self._overlaps = config.overlap_grad_reduce and self._group.size > 1
         alone = Group((mesh.rank,), 0)
@@ -109,12 +115,13 @@ class GradientBuffers:
         self.before_reduction: Callable[[int, Tensor], None] | None = None
         """Called with a bucket's number and this rank's own gradients right before they are reduced."""
         self._sync = True
+        self._deferred = DeferredProducts()
         self._launched = 0
         """Buckets whose reduction is under way in this step: the first ones of `_buckets`."""
         self._slots: dict[nn.Parameter, GradientSlot] = {}
         self._places: dict[nn.Parameter, _Place] = {}
         by_dtype: defaultdict[torch.dtype, list[_Place]] = defaultdict(list)
-        for rank, (name, param) in enumerate(model.named_parameters()):
+        for rank, (name, param) in enumerate(global_parameters(chunks)):
             if param.requires_grad:
                 self._places[param] = _Place(name, param, rank)
                 by_dtype[param.dtype].append(self._places[param])
@@ -124,7 +131,7 @@ class GradientBuffers:
         self._buckets = sorted(buckets, key=lambda bucket: -min(self._places[param].rank for param in bucket.params))
         self._bucket_of = {self._slots[param]: bucket for bucket in self._buckets for param in bucket.params}
         self._partial_grads = self._find_partial_grads()
-        self._watch(model)
+        self._watch(module for chunk in chunks for module in chunk.modules())
 
     def ranges(self) -> list[OwnedRange]:
         """Return what this rank updates: every bucket, or its shard of it."""
@@ -147,8 +154,18 @@ class GradientBuffers:
         finally:
             self._sync = True
 
+    def deferring(self, key: object) -> AbstractContextManager[None]:
+        """Backwards within set the weight gradients of linears aside under `key`."""
+        return self._deferred.keeping(key)
+
+    def compute_deferred(self, key: object) -> None:
+        """Add what was set aside under `key`."""
+        self._deferred.compute(key)
+
     def finish_grad_sync(self) -> None:
-        """Complete the step's gradients: reduce over data-parallel ranks, then sum what tensor-parallel ranks hold in parts."""
+        """Complete the step's gradients: reduce over data-parallel ranks, then sum what tensor-parallel ranks hold in parts
+        and what pipeline stages hold of one weight."""
+        assert self._deferred.is_empty, "weight gradients were set aside and never computed"
         self.finish_param_gather()
         for slot in self._slots.values():
             slot.complete()
@@ -157,6 +174,9 @@ class GradientBuffers:
         for bucket in self._buckets:
             self._receive(bucket)
         self._sum_partial_grads()
+        for bucket in self._buckets:
+            if _is_tied(bucket.params[0]):
+                all_reduce_(own_part(bucket.grad, self.shard_group), self._mesh.embd)
 
     def gather_params(self) -> None:
         """Give every rank all updated weights; with `overlap_param_gather` the forward waits for each bucket as it needs it."""
@@ -180,7 +200,7 @@ class GradientBuffers:
         for place in order:
             span, shape = slice(place.offset, place.offset + place.param.numel()), place.param.shape
             place.param.data = model[span].view(shape).copy_(place.param.data)
-            slot = GradientSlot(place.name, grad[span].view(shape), self._on_add)
+            slot = GradientSlot(place.name, grad[span].view(shape), self._on_add, self._deferred)
             self._slots[place.param] = place.param.grad_slot = slot  # type: ignore[attr-defined]
         return [
             _Bucket([p.param for p in order if start <= p.offset < stop], start, model[start:stop], grad[start:stop])
@@ -188,13 +208,17 @@ class GradientBuffers:
         ]
 
     def _lay_out(self, order: list[_Place]) -> list[int]:
-        """Give every parameter its offset; return where buckets end."""
+        """Give every parameter its offset; return where buckets end.
+
+        A weight that two stages hold has a bucket of its own, so that both stages own the same shard of it.
+        """
         limit = self._bucket_limit(sum(_round_up(place.param.numel(), _ALIGNMENT) for place in order))
         ends, total = [0], 0
-        for place in order:
+        for place, following in zip_longest(order, order[1:]):
             place.offset = total
             total = _round_up(total + place.param.numel(), _ALIGNMENT)
-            if total - ends[-1] >= limit or place is order[-1]:
+            is_full = total - ends[-1] >= limit
+            if is_full or following is None or _is_tied(place.param) or _is_tied(following.param):
                 total = _round_up(total, self._bucket_unit())
                 ends.append(total)
         return ends[1:]
@@ -223,12 +247,12 @@ class GradientBuffers:
             if segment.param.sharding.sequence_parallel_grad  # type: ignore[attr-defined]
         ]
 
-    def _watch(self, model: nn.Module) -> None:
+    def _watch(self, modules: Iterable[nn.Module]) -> None:
         """Hook into autograd, and into forwards that wait for weights."""
         for param in self._slots:
             param.register_post_accumulate_grad_hook(self._on_grad)
         if self._config.overlap_param_gather and self.shard_group.size > 1:
-            for module in model.modules():
+            for module in modules:
                 own = (self._slots.get(param) for param in module.parameters(recurse=False))
                 buckets = dict.fromkeys(self._bucket_of[slot] for slot in own if slot)
                 if buckets:
@@ -291,6 +315,11 @@ class GradientBuffers:
                 segments.append(Segment(place.name, place.param, start - first, start - place.offset, stop - start))
         model, grad = (own_part(flat, self.shard_group) for flat in (bucket.model, bucket.grad))
         return OwnedRange(model, grad, tuple(segments))
+
+
+def _is_tied(param: nn.Parameter) -> bool:
+    sharding: Sharding | None = getattr(param, "sharding", None)
+    return sharding is not None and sharding.tied_to is not None
 
 
 def _await_all(buckets: tuple[_Bucket, ...], *_: object) -> None:

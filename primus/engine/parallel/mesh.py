@@ -54,7 +54,11 @@ class Mesh:
     dp_cp: Group
     """Ranks that hold the same dense parameters and other tokens: gradients are reduced here."""
     pp: Group
-    """Ranks that share the depth."""
+    """Ranks that share the depth; messages from lower to higher of them."""
+    pp_down: Group
+    """The same ranks again: messages from higher to lower."""
+    embd: Group
+    """First and last of `pp`, on these two: they hold a tied embedding each."""
     mp: Group
     """Tensor x pipeline: ranks that together hold one copy of the model."""
 
@@ -90,6 +94,7 @@ def build_mesh(parallel: ParallelConfig, config: DistConfig, device: torch.devic
             known[ranks] = Group(ranks, ranks.index(rank), _new_group(ranks, timeout))
         return known[ranks]
 
+    pp = group("pp")
     return Mesh(
         layout=layout,
         rank=rank,
@@ -100,8 +105,10 @@ def build_mesh(parallel: ParallelConfig, config: DistConfig, device: torch.devic
         cp=group("cp"),
         dp=group("dp"),
         dp_cp=group("dp", "cp"),
-        pp=group("pp"),
+        pp=pp,
         mp=group("tp", "pp"),
+        pp_down=Group(pp.ranks, pp.index, _new_group(pp.ranks, timeout)),
+        embd=_ends(pp, timeout),
     )
 
 
@@ -118,8 +125,20 @@ def _single(layout: Layout, device: torch.device) -> Mesh:
         dp=alone,
         dp_cp=alone,
         pp=alone,
+        pp_down=alone,
+        embd=alone,
         mp=alone,
     )
+
+
+def _ends(pp: Group, timeout: timedelta) -> Group:
+    """Make the group of first and last rank; those between make one too, so that all ranks make equally many."""
+    if pp.size <= 2:
+        return pp
+    ends = pp.ranks[:: pp.size - 1]
+    ranks = ends if pp.index in (0, pp.size - 1) else pp.ranks[1:-1]
+    handle = dist.new_group(list(ranks), timeout=timeout, use_local_synchronization=True)
+    return Group(ranks, ranks.index(pp.ranks[pp.index]), handle)
 
 
 def _new_group(ranks: tuple[int, ...], timeout: timedelta) -> ProcessGroup | None:

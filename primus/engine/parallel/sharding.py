@@ -5,12 +5,12 @@ rectangles of all ranks cover every element of the global tensor once for each r
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from primus.engine.parallel.mesh import Group
 
@@ -19,6 +19,7 @@ __all__ = [
     "Sharding",
     "Shards",
     "flat_range_shards",
+    "global_parameters",
     "global_shape",
     "local_shape",
     "parameter_shards",
@@ -40,6 +41,10 @@ class Sharding:
     """Replicated, but each rank's gradient covers its slice of the sequence only: the gradients are summed over the group."""
     is_embedding_or_output: bool = False
     """Word embedding or output layer: may have a learning rate of its own."""
+    tied_to: str | None = None
+    """Global name of a weight that the first and the last pipeline stage hold each, and whose gradients they sum."""
+    is_copy: bool = False
+    """Of a tied weight: the other stage's counts."""
     valid_rows: int | None = None
     """Rows of the global tensor that mean something; what follows is padding that depends on the layout and is not stored."""
 
@@ -62,6 +67,17 @@ class Shards:
     """Without padding rows."""
     dtype: torch.dtype
     chunks: list[Chunk]
+
+
+def global_parameters(chunks: Iterable[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield the parameters of a rank's model chunks, each once, under the names that they have in the whole model."""
+    seen: set[nn.Parameter] = set()
+    for chunk in chunks:
+        for name, parameter in chunk.named_parameters():
+            if parameter not in seen:
+                seen.add(parameter)
+                sharding: Sharding | None = getattr(parameter, "sharding", None)
+                yield (sharding.tied_to if sharding and sharding.tied_to else name), parameter
 
 
 def local_shape(shape: Sequence[int], sharding: Sharding, group: Group) -> tuple[int, ...]:

@@ -6,9 +6,12 @@ The first addition of a step overwrites, so that nobody zeroes the memory and no
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
+
+from primus.engine.parallel.deferred import DeferredProducts
 
 __all__ = ["GradientSlot", "slot_of"]
 
@@ -16,11 +19,11 @@ __all__ = ["GradientSlot", "slot_of"]
 class GradientSlot:
     """The gradient of one parameter, as a view of the flat gradients."""
 
-    __slots__ = ("_on_add", "arrivals", "expected", "is_empty", "name", "value")
+    __slots__ = ("_deferred", "_on_add", "arrivals", "expected", "is_empty", "name", "value")
 
-    def __init__(self, name: str, value: Tensor, on_add: Callable[["GradientSlot"], None]) -> None:
-        """`on_add` is called after each addition."""
-        self.name, self.value, self._on_add = name, value, on_add
+    def __init__(self, name: str, value: Tensor, on_add: Callable[["GradientSlot"], None], deferred: DeferredProducts) -> None:
+        """`on_add` is called after each addition; products may be set aside in `deferred`."""
+        self.name, self.value, self._on_add, self._deferred = name, value, on_add, deferred
         self.is_empty = True
         """Nothing was added in this step: what `value` holds is void."""
         self.arrivals = 0
@@ -41,14 +44,9 @@ class GradientSlot:
 
         For the backward of a linear: it adds dy^T @ x here and gives autograd None as the gradient of the weight.
         """
-        if a.dtype != self.value.dtype:
-            self.add_(a @ b)
-            return
-        if self.is_empty:
-            torch.mm(a, b, out=self.value)
-        else:
-            self.value.addmm_(a, b)
-        self._added()
+        # Detached: what is set aside holds the two tensors, not the graph that made them.
+        if not self._deferred.keep(partial(self._add_product, a.detach(), b.detach())):
+            self._add_product(a, b)
 
     def empty(self) -> None:
         """Start a step."""
@@ -60,6 +58,16 @@ class GradientSlot:
             self.value.zero_()
             self.is_empty = False
         self.expected = max(self.expected, self.arrivals)
+
+    def _add_product(self, a: Tensor, b: Tensor) -> None:
+        if a.dtype != self.value.dtype:
+            self.add_(a @ b)
+            return
+        if self.is_empty:
+            torch.mm(a, b, out=self.value)
+        else:
+            self.value.addmm_(a, b)
+        self._added()
 
     def _added(self) -> None:
         self.is_empty = False

@@ -1,24 +1,106 @@
-"""`execute` runs one rank's row of a schedule table; it knows no schedule by name."""
+"""`execute` runs one rank's plan of a step, whatever the schedule: it knows none by name.
+
+A forward starts from the hidden states of the stage before, or from the data; a backward from the gradient of what its forward
+made, or from the loss. Between the two a stage keeps its input, and the edge of the graph at its output, not the output itself.
+"""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
 
+import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from primus.engine.pipeline.schedules import Row
+from primus.engine.pipeline.links import Links
+from primus.engine.pipeline.schedules import Message, Op, RankPlan, Task
 
-__all__ = ["execute"]
+__all__ = ["Gradients", "execute"]
+
+Forward = Callable[[Op, Tensor | None], Tensor]
+"""Runs an operation's chunk on hidden states (None: the data) and returns hidden states, or the scalar to differentiate."""
 
 
-def execute(row: Row, *, forward: Callable[[int], Tensor], backward: Callable[[Tensor, bool], None]) -> None:
-    """Run the operations in order.
+class Gradients(Protocol):
+    """What the runtime asks of those who gather the gradients."""
 
-    `forward(microbatch)` returns the scalar to differentiate; `backward(loss, is_last)` is told when no backward follows
-    it in this step, so that gradients may leave for their reduction.
-    """
-    alive: dict[int, Tensor] = {}
-    last = max((i for i, op in enumerate(row) if op.kind == "B"), default=-1)
-    for i, op in enumerate(row):
-        if op.kind == "F":
-            alive[op.microbatch] = forward(op.microbatch)
-        else:
-            backward(alive.pop(op.microbatch), i == last)
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Backwards in the body are not the last of a step."""
+
+    def deferring(self, key: Op) -> AbstractContextManager[None]:
+        """Weight gradients of the body are set aside under `key`."""
+
+    def compute_deferred(self, key: Op) -> None:
+        """Compute the weight gradients set aside under `key`."""
+
+
+def execute(plan: RankPlan, *, forward: Forward, gradients: Gradients | None, links: Links | None) -> None:
+    """Run the tasks in order. `gradients` is needed for backwards, `links` where the model has other ranks."""
+    if links is not None:
+        links.begin(plan.incoming)
+    _Step(plan, forward, gradients, links).run()
+    if links is not None:
+        links.end()
+
+
+class _Step:
+    """A step on its way."""
+
+    def __init__(self, plan: RankPlan, forward: Forward, gradients: Gradients | None, links: Links | None) -> None:
+        self._plan, self._forward, self._gradients, self._links = plan, forward, gradients, links
+        self._alive: dict[Op, tuple[Tensor | None, Tensor | GradientEdge]] = {}
+        self._own: dict[Message, Tensor] = {}
+        """Messages from one chunk of this rank to another."""
+
+    def run(self) -> None:
+        for task in self._plan.tasks:
+            made = self._run(task)
+            if task.makes is None:
+                continue
+            assert made is not None, f"{task.op} made nothing for stage {task.makes.stage}"
+            if task.target is None:
+                self._own[task.makes] = made
+            else:
+                assert self._links is not None
+                self._links.give(made, task.target)
+        assert not self._alive, f"forwards without backward: {list(self._alive)}"
+
+    def _run(self, task: Task) -> Tensor | None:
+        given = self._take(task)
+        if task.op.kind == "F":
+            return self._run_forward(task, given)
+        assert self._gradients is not None
+        with nullcontext() if task.is_last else self._gradients.no_sync():
+            if task.op.kind == "B":
+                return self._run_backward(task, given, self._gradients)
+            self._gradients.compute_deferred(_unit(task.op))
+        return None
+
+    def _take(self, task: Task) -> Tensor | None:
+        if task.needs is None:
+            return None
+        if task.source is None:
+            return self._own.pop(task.needs)
+        assert self._links is not None
+        return self._links.take(task.needs, task.source)
+
+    def _run_forward(self, task: Task, hidden: Tensor | None) -> Tensor:
+        trains = torch.is_grad_enabled()
+        if hidden is not None:
+            hidden.requires_grad_(trains)
+        made = self._forward(task.op, hidden)
+        if trains:
+            self._alive[_unit(task.op)] = hidden, made if task.makes is None else get_gradient_edge(made)
+        return made.detach()
+
+    def _run_backward(self, task: Task, gradient: Tensor | None, gradients: Gradients) -> Tensor | None:
+        unit = _unit(task.op)
+        hidden, made = self._alive.pop(unit)
+        with gradients.deferring(unit) if self._plan.splits_backward else nullcontext():
+            torch.autograd.backward(made, gradient)
+        return None if hidden is None else hidden.grad
+
+
+def _unit(op: Op) -> Op:
+    """Return the name under which forward, backward and weight gradient of a microbatch on a chunk know each other."""
+    return Op("F", op.microbatch, op.chunk, op.slice)

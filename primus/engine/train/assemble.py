@@ -4,6 +4,7 @@ random streams -> model with declared shardings -> flat weights and gradients ->
 """
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from primus.engine.optim.optimizer import Optimizer
 from primus.engine.parallel.data import GradientBuffers
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.random import RandomStreams
-from primus.engine.parallel.sharding import Shards, parameter_shards
+from primus.engine.parallel.sharding import Shards, global_parameters, parameter_shards
 from primus.engine.precision import dtype_of
 
 __all__ = ["Parts", "assemble", "model_shards"]
@@ -37,7 +38,8 @@ class Parts:
     config: ConfigContainer
     mesh: Mesh
     streams: RandomStreams
-    model: GPTModel
+    chunks: tuple[GPTModel, ...]
+    """Its pipeline stages."""
     buffers: GradientBuffers
     optimizer: Optimizer
     state: TrainState
@@ -49,7 +51,7 @@ class Parts:
         self.buffers.finish_param_gather()
         contents = Contents(
             state=self.state,
-            model=model_shards(self.model, self.mesh),
+            model=model_shards(self.chunks, self.mesh),
             optimizer=self.optimizer.state_shards(),
             optimizer_common=self.optimizer.common_state(),
             rng=capture_rng(self.streams, self.mesh.device),
@@ -62,7 +64,7 @@ def assemble(config: ConfigContainer, mesh: Mesh, start: Start | None) -> Parts:
     """Build everything that is trained, and restore it if the run starts from a checkpoint."""
     precision = config.mixed_precision
     streams = RandomStreams(config.rng.seed, mesh.coordinates, mesh.device)
-    model = build_model(
+    chunks = build_model(
         config.model,
         mesh=mesh,
         dtype=dtype_of(precision.params_dtype),
@@ -72,7 +74,7 @@ def assemble(config: ConfigContainer, mesh: Mesh, start: Start | None) -> Parts:
         cross_entropy_in_fp16=precision.cross_entropy_in_fp16,
     )
     buffers = GradientBuffers(
-        model,
+        chunks,
         config.ddp,
         mesh,
         grad_dtype=dtype_of(precision.grad_dtype),
@@ -90,7 +92,7 @@ def assemble(config: ConfigContainer, mesh: Mesh, start: Start | None) -> Parts:
         config=config,
         mesh=mesh,
         streams=streams,
-        model=model,
+        chunks=chunks,
         buffers=buffers,
         optimizer=optimizer,
         state=TrainState(),
@@ -102,10 +104,10 @@ def assemble(config: ConfigContainer, mesh: Mesh, start: Start | None) -> Parts:
     return parts
 
 
-def model_shards(model: GPTModel, mesh: Mesh) -> dict[str, Shards]:
+def model_shards(chunks: Iterable[GPTModel], mesh: Mesh) -> dict[str, Shards]:
     """Return this rank's rectangles of every parameter."""
     return {
-        name: parameter_shards(parameter.data, sharding_of(parameter), mesh.tp) for name, parameter in model.named_parameters()
+        name: parameter_shards(parameter.data, sharding_of(parameter), mesh.tp) for name, parameter in global_parameters(chunks)
     }
 
 
@@ -115,7 +117,7 @@ def _restore(parts: Parts, start: Start) -> None:
     loaded = load_checkpoint(
         start,
         parts.config.checkpoint,
-        model=model_shards(parts.model, parts.mesh),
+        model=model_shards(parts.chunks, parts.mesh),
         optimizer=parts.optimizer.state_shards(),
         container=serialize.to_dict(parts.config),
         mesh=parts.mesh,

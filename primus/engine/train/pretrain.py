@@ -27,6 +27,7 @@ from primus.engine.observe.timers import TimerReport
 from primus.engine.observe.trackers import MLflow, WandB
 from primus.engine.optim.watch import GradientWatch, SpikeWatch
 from primus.engine.parallel.mesh import Mesh, build_mesh
+from primus.engine.pipeline.pipeline import build_pipeline
 from primus.engine.trace import Trace
 from primus.engine.train.assemble import Parts, assemble
 from primus.engine.train.callbacks.collection import GarbageCollection
@@ -37,6 +38,7 @@ from primus.engine.train.callbacks.saving import Saving
 from primus.engine.train.callbacks.stop import Stopping
 from primus.engine.train.feeds import Feeds, Sources
 from primus.engine.train.loop import Callback, Loop
+from primus.engine.train.stages import Stages
 from primus.engine.train.step import TrainStep
 from primus.errors import InputError
 
@@ -64,13 +66,12 @@ def pretrain(config: ConfigContainer, *, process_start: float) -> None:
 def _check_built(parallel: ParallelConfig) -> None:
     """Refuse what a container written by hand may ask for and this engine cannot do yet; the front door refuses the keys."""
     degrees = {
-        "pipeline": parallel.pipeline_model_parallel_size,
         "context": parallel.context_parallel_size,
         "expert": parallel.expert_model_parallel_size,
     }
     asked = [f"{name} parallel size {degree}" for name, degree in degrees.items() if degree != 1]
     if asked:
-        raise InputError(f"{', '.join(asked)}: not implemented yet; only tensor and data parallelism divide a run")
+        raise InputError(f"{', '.join(asked)}: not implemented yet; tensor, pipeline and data parallelism divide a run")
 
 
 def choose_device() -> torch.device:
@@ -110,13 +111,14 @@ def build_loop(parts: Parts, feeds: Feeds, plan: BatchPlan, process_start: float
     config, mesh = parts.config, parts.mesh
     train = config.train
     trace = Trace(config.logger.timing_log_level)
+    stages = Stages(parts.chunks, build_pipeline(config, mesh), trace)
     sinks = _sinks(parts) if mesh.rank == 0 else []
     timers = TimerReport(mesh.world, config.logger.timing_log_option, level=config.logger.timing_log_level)
     logging_ = Logging(config.logger, mesh, seq_length=config.model.seq_length, sinks=sinks, timers=timers)
     evaluation = Evaluation(
         train,
-        model=parts.model,
-        group=mesh.dp_cp,
+        stages=stages,
+        mesh=mesh,
         logging=logging_,
         validation=feeds.validation,
         test=feeds.test,
@@ -135,7 +137,7 @@ def build_loop(parts: Parts, feeds: Feeds, plan: BatchPlan, process_start: float
     return Loop(
         state=parts.state,
         step=TrainStep(
-            model=parts.model,
+            stages=stages,
             buffers=parts.buffers,
             optimizer=parts.optimizer,
             mesh=mesh,

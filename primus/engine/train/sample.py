@@ -5,7 +5,7 @@ from pathlib import Path
 
 from primus.engine.checkpoint.folder import iteration_folder, newest
 from primus.engine.checkpoint.load import load_weights
-from primus.engine.config import ParallelConfig, serialize
+from primus.engine.config import ParallelConfig, PipelineConfig, serialize
 from primus.engine.data.tokenizer import build_tokenizer
 from primus.engine.inference.sampling import generate
 from primus.engine.model.builder import build_model
@@ -30,15 +30,17 @@ def sample_run(config_file: Path, *, prompt: str, max_new_tokens: int, temperatu
         raise InputError(f"{base} holds no whole checkpoint to sample from; train with `save` set first")
     device = choose_device()
     mesh = single_mesh(device)
-    model = build_model(
-        replace(config.model, parallel=ParallelConfig(), init=replace(config.model.init, perform=False)),
+    (model,) = build_model(
+        replace(
+            config.model, parallel=ParallelConfig(), pipeline=PipelineConfig(), init=replace(config.model.init, perform=False)
+        ),
         mesh=mesh,
         dtype=dtype_of(config.mixed_precision.params_dtype),
         device=device,
         seed=config.rng.seed,
         streams=RandomStreams(config.rng.seed, mesh.coordinates, device),
     )
-    load_weights(iteration_folder(base, iteration), model_shards(model, mesh), mesh=mesh)
+    load_weights(iteration_folder(base, iteration), model_shards([model], mesh), mesh=mesh)
     ids = generate(
         model,
         tokenizer.tokenize(prompt) or [tokenizer.eod],

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from primus.engine.data.loader import Batch
 from primus.engine.optim.optimizer import Optimizer
@@ -17,12 +17,11 @@ from primus.engine.optim.watch import GradientWatch, SpikeWatch
 from primus.engine.parallel.collectives import all_reduce_
 from primus.engine.parallel.data import GradientBuffers
 from primus.engine.parallel.mesh import Mesh
-from primus.engine.pipeline.runtime import execute
-from primus.engine.pipeline.schedules import one_stage
 from primus.engine.trace import Trace
+from primus.engine.train.stages import Stages
 from primus.errors import RunError
 
-__all__ = ["StepOutcome", "TrainStep", "loss_and_count"]
+__all__ = ["StepOutcome", "TrainStep"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +45,7 @@ class StepOutcome:
 class TrainStep:
     """Model, gradients and optimizer of this rank, and the rule that turns a batch into an update."""
 
-    model: nn.Module
+    stages: Stages
     buffers: GradientBuffers
     optimizer: Optimizer
     mesh: Mesh
@@ -60,28 +59,15 @@ class TrainStep:
         """Train on the next `num_microbatches` batches; RunError names iteration and rank at a NaN or infinite value."""
         losses: list[Tensor] = []
 
-        def forward(_: int) -> Tensor:
-            with self.trace.span("batch-generator", 2):
-                batch = next(batches)
-            with self.trace.span("forward-compute", 2):
-                total, count = loss_and_count(self.model, batch)
+        def on_loss(_: int, total: Tensor, count: Tensor) -> Tensor:
             losses.append(torch.stack((total.detach(), count)))
             objective = total if self.per_token else total / count.clamp(min=1) / num_microbatches
             return self.optimizer.scale_loss(objective)
 
-        def backward(loss: Tensor, is_last: bool) -> None:
-            with self.trace.span("backward-compute", 2):
-                if is_last:
-                    loss.backward()
-                else:
-                    with self.buffers.no_sync():
-                        loss.backward()
-
         self.buffers.zero_grad()
-        self.model.train()
         with self.trace.span("forward-backward", 1):
-            execute(one_stage(num_microbatches), forward=forward, backward=backward)
-        table = torch.stack(losses)
+            self.stages.train(batches, num_microbatches, on_loss, self.buffers)
+        table = torch.stack(losses) if losses else torch.zeros(1, 2, device=self.mesh.device)
         self._watch(table, iteration)
         with self.trace.span("all-grads-sync", 1):
             self.buffers.finish_grad_sync()
@@ -120,13 +106,9 @@ class TrainStep:
                 self.spikes.check("loss", value)
 
     def _over_ranks(self, table: Tensor) -> tuple[float, float]:
-        sums = table.sum(dim=0)
-        all_reduce_(sums, self.mesh.dp_cp)
+        """Sum over microbatches and data-parallel ranks; the last stage alone has losses, and tells the others."""
+        sums = table.double().sum(dim=0)
+        for group in (self.mesh.dp_cp, self.mesh.pp):
+            all_reduce_(sums, group)
         total, count = sums.tolist()
         return total, count
-
-
-def loss_and_count(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return the sum of the loss over unmasked tokens and their number, of one microbatch."""
-    total: Tensor = model(batch.tokens, batch.position_ids, batch.attention_mask, batch.labels, batch.loss_mask)
-    return total, batch.loss_mask.sum(dtype=total.dtype)

@@ -86,6 +86,7 @@ OTHER: dict[str, Any] = {
     "tiktoken_special_tokens": ["<unk>"],
     "tiktoken_pattern": "v1",
     "tensor_model_parallel_size": 2,
+    "microbatch_group_size_per_vp_stage": 4,
     "num_attention_heads": 8,
     "hidden_size": 64,
     "micro_batch_size": 2,
@@ -112,6 +113,12 @@ TOGETHER: dict[str, dict[str, Any]] = {
     "save_retain_interval": {"save": "c", "save_interval": 1},
     "recompute_method": {"recompute_granularity": "full", "recompute_num_layers": 1},
     "recompute_num_layers": {"recompute_granularity": "full", "recompute_method": "block"},
+    "microbatch_group_size_per_vp_stage": {
+        "pipeline_model_parallel_size": 2,
+        "num_virtual_stages_per_pipeline_rank": 2,
+        "num_layers": 4,
+        "global_batch_size": 8,
+    },
     "distribute_saved_activations": {
         "recompute_granularity": "full",
         "recompute_method": "block",
@@ -121,7 +128,13 @@ TOGETHER: dict[str, dict[str, Any]] = {
     },
 }
 """What a key needs beside it."""
-TWO_RANKS = ("tensor_model_parallel_size", "sequence_parallel", "distribute_saved_activations")
+TWO_RANKS = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "microbatch_group_size_per_vp_stage",
+    "sequence_parallel",
+    "distribute_saved_activations",
+)
 
 
 def another(name: str, value: Any) -> Any:

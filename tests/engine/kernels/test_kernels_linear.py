@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from primus.engine.kernels.linear import linear, linear_reference
+from primus.engine.parallel.deferred import DeferredProducts
 from primus.engine.parallel.slot import GradientSlot
 
 
@@ -29,7 +30,7 @@ def test_gradients_equal_autograd() -> None:
 def test_weight_gradient_is_added_to_the_slot(dtype: torch.dtype) -> None:
     x, weight, _, dy = case(dtype)
     added: list[str] = []
-    slot = GradientSlot("w", torch.full((4, 5), torch.nan), lambda s: added.append(s.name))
+    slot = GradientSlot("w", torch.full((4, 5), torch.nan), lambda s: added.append(s.name), DeferredProducts())
     weight.grad_slot = slot  # type: ignore[attr-defined]
     for _ in range(2):
         linear(x, weight).backward(dy)

@@ -70,7 +70,7 @@ def config_of(case: dict[str, Any]) -> ModelConfig:
 def load(case: dict[str, Any], tensors: dict[str, Tensor]) -> GPTModel:
     mesh = single_mesh()
     streams = RandomStreams(1, mesh.coordinates)
-    model = build_model(config_of(case), mesh=mesh, dtype=torch.float32, device="cpu", seed=1, streams=streams)
+    (model,) = build_model(config_of(case), mesh=mesh, dtype=torch.float32, device="cpu", seed=1, streams=streams)
     weights = {name[2:]: value for name, value in tensors.items() if name.startswith("w/")}
     parameters = dict(model.named_parameters())
     assert parameters.keys() == weights.keys()

@@ -42,7 +42,8 @@ def build(tensor_parallel: int) -> tuple[GPTModel, Mesh]:
     )
     mesh = build_mesh(config.parallel, DistConfig(backend="gloo"), torch.device("cpu"))
     streams = RandomStreams(1, mesh.coordinates)
-    return build_model(config, mesh=mesh, dtype=torch.float32, device="cpu", seed=1, streams=streams), mesh
+    (model,) = build_model(config, mesh=mesh, dtype=torch.float32, device="cpu", seed=1, streams=streams)
+    return model, mesh
 
 
 def grad_norm(model: GPTModel, mesh: Mesh) -> float:

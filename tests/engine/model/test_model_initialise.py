@@ -31,7 +31,7 @@ CONFIG = ModelConfig(
 def weights(config: ModelConfig, *, seed: int = 7, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
     mesh = single_mesh()
     streams = RandomStreams(seed, mesh.coordinates)
-    model = build_model(config, mesh=mesh, dtype=dtype, device="cpu", seed=seed, streams=streams)
+    (model,) = build_model(config, mesh=mesh, dtype=dtype, device="cpu", seed=seed, streams=streams)
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 

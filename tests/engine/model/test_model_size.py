@@ -61,7 +61,7 @@ def test_parameter_count_equals_the_anchor() -> None:
 def test_parameter_count_equals_the_built_model(config: ModelConfig) -> None:
     mesh = single_mesh()
     streams = RandomStreams(1, mesh.coordinates)
-    model = build_model(config, mesh=mesh, dtype=torch.float32, device="cpu", seed=1, streams=streams)
+    (model,) = build_model(config, mesh=mesh, dtype=torch.float32, device="cpu", seed=1, streams=streams)
     assert parameter_count(config).total == sum(parameter.numel() for parameter in model.parameters())
 
 

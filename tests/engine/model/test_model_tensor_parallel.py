@@ -58,7 +58,8 @@ VARIANTS = {
 
 
 def build(config: ModelConfig, mesh: Mesh, dtype: torch.dtype = torch.float64) -> GPTModel:
-    return build_model(config, mesh=mesh, dtype=dtype, device="cpu", seed=5, streams=RandomStreams(5, mesh.coordinates))
+    (model,) = build_model(config, mesh=mesh, dtype=dtype, device="cpu", seed=5, streams=RandomStreams(5, mesh.coordinates))
+    return model
 
 
 def batch(config: ModelConfig) -> tuple[Tensor, Tensor, Tensor, Tensor]:

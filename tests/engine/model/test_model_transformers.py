@@ -131,7 +131,7 @@ def converted(state: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor
 def build(hf: Any, weights: dict[str, Tensor]) -> GPTModel:
     mesh = single_mesh()
     streams = RandomStreams(1, mesh.coordinates)
-    model = build_model(config_of(hf), mesh=mesh, dtype=torch.float32, device="cpu", seed=1, streams=streams)
+    (model,) = build_model(config_of(hf), mesh=mesh, dtype=torch.float32, device="cpu", seed=1, streams=streams)
     parameters = dict(model.named_parameters())
     assert parameters.keys() == weights.keys()
     with torch.no_grad():

@@ -11,10 +11,13 @@ from torch.nn import functional as F
 
 from primus.engine.config import DistConfig
 from primus.engine.config.model import AttentionConfig, InitConfig, ModelConfig, ParallelConfig, PositionConfig
+from primus.engine.config.pipeline import PipelineConfig, stage_of
 from primus.engine.model.builder import build_model
 from primus.engine.model.gpt import GPTModel
-from primus.engine.parallel.mesh import build_mesh, single_mesh
+from primus.engine.parallel.layout import Layout
+from primus.engine.parallel.mesh import Group, Mesh, build_mesh, single_mesh
 from primus.engine.parallel.random import RandomStreams
+from primus.engine.parallel.sharding import global_parameters
 
 S, B = 8, 2
 CONFIG = ModelConfig(
@@ -29,9 +32,19 @@ CONFIG = ModelConfig(
     init=InitConfig(method_std=0.3),
 )
 
+PIPELINES = {
+    "linear": PipelineConfig(layers_per_stage=(2, 3)),
+    "interleaved": PipelineConfig(algorithm="1f1b-interleaved", num_chunks=2, layers_per_stage=(0, 2, 3, 0)),
+    "fold": PipelineConfig(algorithm="v-half", num_chunks=2),
+}
+
 
 def build(config: ModelConfig, dtype: torch.dtype = torch.float64, **more: Any) -> GPTModel:
-    mesh = single_mesh()
+    (model,) = build_stages(config, single_mesh(), dtype, **more)
+    return model
+
+
+def build_stages(config: ModelConfig, mesh: Mesh, dtype: torch.dtype = torch.float64, **more: Any) -> tuple[GPTModel, ...]:
     streams = RandomStreams(3, mesh.coordinates)
     return build_model(config, mesh=mesh, dtype=dtype, device="cpu", seed=3, streams=streams, **more)
 
@@ -107,7 +120,7 @@ def dropout_masks(rank: int, sequence_parallel: bool) -> tuple[Tensor, Tensor]:
     attention = replace(CONFIG.attention, attention_dropout=0.5, backend="local")
     config = replace(CONFIG, parallel=parallel, hidden_dropout=0.5, attention=attention)
     streams = RandomStreams(3, mesh.coordinates)
-    model = build_model(config, mesh=mesh, dtype=torch.float64, device="cpu", seed=3, streams=streams)
+    (model,) = build_model(config, mesh=mesh, dtype=torch.float64, device="cpu", seed=3, streams=streams)
     embedded = model.embedding(*tokens_and_positions())
     heads = torch.ones(S, B, 2, 4, dtype=torch.float64)
     attended = model.decoder.layers["0"].self_attention.core_attention(heads, heads[:, :, :1], heads[:, :, :1], None)
@@ -121,16 +134,32 @@ def test_dropout_masks_agree_on_replicated_and_differ_on_divided_activations(seq
     assert not torch.equal(attended_0, attended_1)
 
 
-def test_stages_add_up_to_the_model() -> None:
+@pytest.mark.parametrize("tie", [False, True])
+@pytest.mark.parametrize("pipeline", PIPELINES.values(), ids=PIPELINES)
+def test_stages_add_up_to_the_model(pipeline: PipelineConfig, tie: bool) -> None:
     tokens, positions = tokens_and_positions()
-    whole = build(CONFIG)
-    first = build(CONFIG, layers=range(1), post_process=False)
-    last = build(CONFIG, layers=range(1, 2), pre_process=False)
-    parts = dict(first.named_parameters()) | dict(last.named_parameters())
+    config = replace(CONFIG, num_layers=5, tie_embeddings=tie)
+    whole = build(config)
+    ranks = [build_stages(replace(config, pipeline=pipeline), pipeline_mesh(2, rank)) for rank in range(2)]
+    parts = dict(pair for chunks in ranks for pair in global_parameters(chunks))
     assert parts.keys() == dict(whole.named_parameters()).keys()
-    hidden = first(tokens, positions)
-    assert hidden.shape == (S, B, 16)
-    torch.testing.assert_close(last(tokens, positions, hidden_SBH=hidden), whole(tokens, positions), rtol=0, atol=0)
+    stages = {
+        stage_of(pipeline.placement, 2, rank, number): chunk
+        for rank, chunks in enumerate(ranks)
+        for number, chunk in enumerate(chunks)
+    }
+    hidden = None
+    for _, stage in sorted(stages.items()):
+        hidden = stage(tokens, positions, hidden_SBH=hidden)
+    torch.testing.assert_close(hidden, whole(tokens, positions), rtol=0, atol=0)
+
+
+def pipeline_mesh(size: int, rank: int) -> Mesh:
+    """Return the mesh of a pipeline rank that talks to nobody."""
+    layout = Layout(world_size=size, pipeline=size)
+    return replace(
+        single_mesh(), layout=layout, rank=rank, coordinates=layout.coordinates(rank), pp=Group(tuple(range(size)), rank)
+    )
 
 
 def test_longer_and_shorter_sequences_than_configured() -> None:

@@ -38,7 +38,7 @@ class Rig:
         self.params = dict(self.model.named_parameters())
         grad_dtype = dtype_of(precision.grad_dtype)
         mesh = single_mesh()
-        self.buffers = GradientBuffers(self.model, DDPConfig(), mesh, grad_dtype=grad_dtype, per_token=False)
+        self.buffers = GradientBuffers([self.model], DDPConfig(), mesh, grad_dtype=grad_dtype, per_token=False)
         more = {"scheduler": replace(SCHEDULE, **more.pop("schedule", {})), **more}
         self.optimizer: Optimizer = build_optimizer(config, precision, buffers=self.buffers, mesh=mesh, **more)
 

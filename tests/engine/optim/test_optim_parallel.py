@@ -77,11 +77,11 @@ class Run:
 
     def __init__(self, mesh: Mesh, model: ModelConfig, optimizer: OptimizerConfig, ddp: DDPConfig, precision: Any) -> None:
         self.mesh, self.dtype = mesh, dtype_of(precision.params_dtype)
-        self.model = build_model(
+        (self.model,) = build_model(
             model, mesh=mesh, dtype=self.dtype, device="cpu", seed=7, streams=RandomStreams(7, mesh.coordinates)
         )
         grad_dtype = torch.promote_types(self.dtype, torch.float32)
-        self.buffers = GradientBuffers(self.model, ddp, mesh, grad_dtype=grad_dtype, per_token=False)
+        self.buffers = GradientBuffers([self.model], ddp, mesh, grad_dtype=grad_dtype, per_token=False)
         self.optimizer: Optimizer = build_optimizer(
             optimizer, precision, scheduler=SCHEDULE, buffers=self.buffers, mesh=mesh, check_finite=True
         )

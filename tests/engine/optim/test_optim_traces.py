@@ -86,10 +86,10 @@ class Run:
         self.per_token = keys.get("calculate_per_token_loss", False)
         self.batch_size = keys["global_batch_size"]
         streams = RandomStreams(1, mesh.coordinates)
-        self.model = build_model(
+        (self.model,) = build_model(
             model_config(keys), mesh=mesh, dtype=getattr(torch, dtype), device=mesh.device, seed=1, streams=streams
         )
-        self.buffers = GradientBuffers(self.model, DDPConfig(), mesh, grad_dtype=torch.float32, per_token=self.per_token)
+        self.buffers = GradientBuffers([self.model], DDPConfig(), mesh, grad_dtype=torch.float32, per_token=self.per_token)
         self.optimizer = build_optimizer(
             optimizer_config(keys),
             MixedPrecisionConfig(params_dtype=dtype),

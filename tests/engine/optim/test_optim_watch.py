@@ -72,7 +72,7 @@ def bad_gradient_on_last_rank(rank: int, layout: Layout, ddp: DDPConfig, dim: in
         param = nn.Parameter(torch.ones(8, 8))
         param.sharding = Sharding(dim=dim)
         model.register_parameter(name, param)
-    buffers = GradientBuffers(model, ddp, mesh, grad_dtype=torch.float32, per_token=False)
+    buffers = GradientBuffers([model], ddp, mesh, grad_dtype=torch.float32, per_token=False)
     watch = GradientWatch(buffers, mesh, check_finite=True)
     schedule = SchedulerConfig(lr_decay_steps=10, weight_decay_incr_steps=10)
     optimizer = build_optimizer(
@@ -109,7 +109,7 @@ def large_gradients(rank: int) -> list[str]:
     mesh = build_mesh(ParallelConfig(), DistConfig(), torch.device("cpu"))
     model = nn.Module()
     model.weight = nn.Parameter(torch.ones(4))
-    buffers = GradientBuffers(model, DDPConfig(), mesh, grad_dtype=torch.float32, per_token=False)
+    buffers = GradientBuffers([model], DDPConfig(), mesh, grad_dtype=torch.float32, per_token=False)
     GradientWatch(buffers, mesh, check_finite=False, spikes=SpikeWatch(num_samples=1))
     records: list[str] = []
     handler = logging.Handler()

@@ -89,7 +89,7 @@ def owned_grads(buffers: GradientBuffers) -> list[tuple[str, int, Tensor]]:
 
 def reduce_rank(rank: int, config: DDPConfig, per_token: bool) -> list[list[tuple[str, int, Tensor]]]:
     net = Net()
-    buffers = GradientBuffers(net, config, mesh(), grad_dtype=torch.float64, per_token=per_token)
+    buffers = GradientBuffers([net], config, mesh(), grad_dtype=torch.float64, per_token=per_token)
     steps = []
     for step in range(STEPS):
         accumulate(net, buffers, step, rank)
@@ -125,7 +125,7 @@ def test_per_token_gradients_are_summed(reduction: str) -> None:
 
 def train_rank(rank: int, config: DDPConfig, dtype: torch.dtype) -> dict[str, Tensor]:
     net = Net(dtype)
-    buffers = GradientBuffers(net, config, mesh(), grad_dtype=torch.promote_types(dtype, torch.float32), per_token=False)
+    buffers = GradientBuffers([net], config, mesh(), grad_dtype=torch.promote_types(dtype, torch.float32), per_token=False)
     for step in range(STEPS):
         buffers.zero_grad()
         net(data(step, 0, rank).to(dtype), step).backward()
@@ -161,7 +161,7 @@ def gathered_by_forward_rank(rank: int) -> bool:
     """Run a forward right after an overlapped gather was launched, and compare it with one on whole weights."""
     config = REDUCTIONS["sharded-gather"]
     net = Net()
-    buffers = GradientBuffers(net, config, mesh(), grad_dtype=torch.float64, per_token=False)
+    buffers = GradientBuffers([net], config, mesh(), grad_dtype=torch.float64, per_token=False)
     for owned in buffers.ranges():
         owned.model.fill_(rank + 1.0)
     buffers.gather_params()
@@ -177,7 +177,7 @@ def test_a_forward_waits_for_the_weights_it_uses() -> None:
 def order_rank(rank: int) -> list[list[tuple[int, int]]]:
     """For each step: the buckets reduced, each with the number of weights that had a gradient by then."""
     net = Net()
-    buffers = GradientBuffers(net, OVERLAP, mesh(), grad_dtype=torch.float64, per_token=False)
+    buffers = GradientBuffers([net], OVERLAP, mesh(), grad_dtype=torch.float64, per_token=False)
     seen: list[tuple[int, int]] = []
 
     def note(bucket: int, _: Tensor) -> None:
@@ -211,7 +211,7 @@ class Chain(nn.Module):
 def early_rank(rank: int, direct_at: int) -> list[list[tuple[int, list[int]]]]:
     """For each of three steps: the buckets reduced, each with the additions that had arrived of either weight."""
     net = Chain()
-    buffers = GradientBuffers(net, OVERLAP, mesh(), grad_dtype=torch.float64, per_token=False)
+    buffers = GradientBuffers([net], OVERLAP, mesh(), grad_dtype=torch.float64, per_token=False)
     slots = [slot_of(net.first), slot_of(net.second)]
     steps = []
     for step in range(3):
@@ -251,7 +251,7 @@ def partial_rank(rank: int, config: DDPConfig) -> tuple[Tensor, Tensor]:
     groups = build_mesh(ParallelConfig(tensor_model_parallel_size=2), DistConfig(), torch.device("cpu"))
     net = Chain()
     net.first.sharding, net.second.sharding = Sharding(dim=None, sequence_parallel_grad=True), Sharding(dim=0)
-    buffers = GradientBuffers(net, config, groups, grad_dtype=torch.float64, per_token=False)
+    buffers = GradientBuffers([net], config, groups, grad_dtype=torch.float64, per_token=False)
     buffers.zero_grad()
     for param in net.parameters():
         slot_of(param).add_(torch.full((4, 4), 10.0**rank))  # type: ignore[union-attr]
@@ -272,7 +272,7 @@ def test_partial_gradients_are_summed_over_tensor_parallel_ranks_and_only_those(
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
 def test_a_product_added_directly_is_the_gradient_of_autograd(dtype: torch.dtype) -> None:
     net = Chain().to(dtype)
-    buffers = GradientBuffers(net, DDPConfig(), single_mesh(), grad_dtype=torch.float64, per_token=False)
+    buffers = GradientBuffers([net], DDPConfig(), single_mesh(), grad_dtype=torch.float64, per_token=False)
     x, dy = (torch.randn(5, 4, dtype=torch.float64).to(dtype) for _ in range(2))
     buffers.zero_grad()
     for _ in range(2):
@@ -287,7 +287,7 @@ def test_a_product_added_directly_is_the_gradient_of_autograd(dtype: torch.dtype
 
 def test_gradients_of_narrow_weights_add_up_in_the_wide_dtype() -> None:
     net = nn.Linear(1, 1, bias=False, dtype=torch.bfloat16)
-    buffers = GradientBuffers(net, DDPConfig(), single_mesh(), grad_dtype=torch.float32, per_token=False)
+    buffers = GradientBuffers([net], DDPConfig(), single_mesh(), grad_dtype=torch.float32, per_token=False)
     buffers.zero_grad()
     for value in [256.0] + [1.0] * 8:
         net(torch.full((1, 1), value, dtype=torch.bfloat16)).sum().backward()
@@ -298,7 +298,7 @@ def test_gradients_of_narrow_weights_add_up_in_the_wide_dtype() -> None:
 def test_frozen_weights_stay_outside() -> None:
     net = Chain()
     net.first.requires_grad_(False)
-    buffers = GradientBuffers(net, DDPConfig(), single_mesh(), grad_dtype=torch.float64, per_token=False)
+    buffers = GradientBuffers([net], DDPConfig(), single_mesh(), grad_dtype=torch.float64, per_token=False)
     assert [segment.name for owned in buffers.ranges() for segment in owned.segments] == ["second"]
     assert slot_of(net.first) is None
 
@@ -306,7 +306,7 @@ def test_frozen_weights_stay_outside() -> None:
 def test_weights_keep_their_values_and_lie_aligned_in_reverse_order() -> None:
     net = Net()
     before = [param.detach().clone() for param in net.parameters()]
-    buffers = GradientBuffers(net, DDPConfig(), single_mesh(), grad_dtype=torch.float64, per_token=False)
+    buffers = GradientBuffers([net], DDPConfig(), single_mesh(), grad_dtype=torch.float64, per_token=False)
     assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
     (owned,) = buffers.ranges()
     assert [segment.name for segment in owned.segments] == ["never", "odd", "back", "inner", "gain", "tied"]
@@ -314,7 +314,7 @@ def test_weights_keep_their_values_and_lie_aligned_in_reverse_order() -> None:
 
 
 def layout_rank(rank: int, config: DDPConfig) -> list[tuple[int, list[str]]]:
-    buffers = GradientBuffers(Net(), config, mesh(), grad_dtype=torch.float64, per_token=False)
+    buffers = GradientBuffers([Net()], config, mesh(), grad_dtype=torch.float64, per_token=False)
     return [(owned.model.numel(), [segment.name for segment in owned.segments]) for owned in buffers.ranges()]
 
 
@@ -341,7 +341,7 @@ def mixed_rank(rank: int) -> list[str]:
     net = nn.Module()
     for name, dtype in (("a", torch.float32), ("b", torch.bfloat16), ("c", torch.float32), ("d", torch.bfloat16)):
         net.register_parameter(name, nn.Parameter(torch.ones(4, dtype=dtype)))
-    buffers = GradientBuffers(net, OVERLAP, mesh(), grad_dtype=torch.float32, per_token=False)
+    buffers = GradientBuffers([net], OVERLAP, mesh(), grad_dtype=torch.float32, per_token=False)
     return [segment.name for owned in buffers.ranges() for segment in owned.segments]
 
 

@@ -1,21 +1,74 @@
-"""The one-stage table and its execution."""
+"""Plans of a rank, and their execution without other ranks."""
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import pytest
 import torch
 from torch import Tensor
 
+from primus.engine.config.pipeline import ALGORITHMS, Algorithm
 from primus.engine.pipeline.runtime import execute
-from primus.engine.pipeline.schedules import one_stage
+from primus.engine.pipeline.schedules import Op, build_schedule, forwards, rank_plan
 
 
-def test_one_stage_keeps_one_microbatch_alive() -> None:
-    assert [(op.kind, op.microbatch) for op in one_stage(2)] == [("F", 0), ("B", 0), ("F", 1), ("B", 1)]
+class Recorder:
+    """Notes which backwards are told that others follow."""
+
+    def __init__(self) -> None:
+        self.syncs = True
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        self.syncs = False
+        yield
+        self.syncs = True
+
+    def deferring(self, key: Op) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def compute_deferred(self, key: Op) -> None:
+        raise AssertionError("no schedule of one stage defers")
 
 
-def test_only_the_last_backward_is_told_so() -> None:
-    seen: list[tuple[float, bool]] = []
+def test_alone_each_microbatch_goes_forward_and_backward_and_the_last_is_told_so() -> None:
+    weight = torch.ones((), requires_grad=True)
+    recorder, seen = Recorder(), list[tuple[float, bool]]()
+    weight.register_hook(lambda grad: seen.append((float(grad), recorder.syncs)))
 
-    def backward(loss: Tensor, is_last: bool) -> None:
-        seen.append((float(loss), is_last))
+    def forward(op: Op, hidden: Tensor | None) -> Tensor:
+        assert hidden is None
+        assert len(seen) == op.microbatch
+        return weight * op.microbatch
 
-    execute(one_stage(3), forward=lambda m: torch.tensor(float(m)), backward=backward)
+    execute(rank_plan(build_schedule("1f1b", 1, 3), 0), forward=forward, gradients=recorder, links=None)
     assert seen == [(0.0, False), (1.0, False), (2.0, True)]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_what_one_rank_sends_another_receives_in_the_same_order(algorithm: Algorithm) -> None:
+    schedule = build_schedule(algorithm, 4, 8)
+    plans = [rank_plan(schedule, rank) for rank in range(4)]
+    for receiver, plan in enumerate(plans):
+        for sender, messages in plan.incoming.items():
+            assert messages == tuple(task.makes for task in plans[sender].tasks if task.target == receiver)
+        received = [task.needs for task in plan.tasks if task.source is not None]
+        assert sorted(map(str, received)) == sorted(str(m) for messages in plan.incoming.values() for m in messages)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_an_evaluation_runs_every_chunk_once_in_an_order_that_ends(algorithm: Algorithm) -> None:
+    trained = build_schedule(algorithm, 3, 6)
+    schedule = forwards(trained.placement, 3, trained.num_chunks, 7)
+    waiting = [list(row) for row in schedule.rows]
+    finished: set[tuple[int, int]] = set()
+    while any(waiting):
+        moved = False
+        for rank, row in enumerate(waiting):
+            while row and (stage := schedule.stage(rank, row[0].chunk)) >= 0:
+                if stage and (stage - 1, row[0].microbatch) not in finished:
+                    break
+                finished.add((stage, row.pop(0).microbatch))
+                moved = True
+        assert moved, "the evaluation deadlocks"
+    assert finished == {(stage, m) for stage in range(schedule.num_stages) for m in range(7)}

@@ -1,6 +1,6 @@
 """Rows of section 11.4: the Primus pipeline runner and its helpers."""
 
-from primus.backends.megatron.keys.row import pending, section
+from primus.backends.megatron.keys.row import live, pending, section
 
 __all__ = ["ROWS"]
 
@@ -11,23 +11,23 @@ _ALGORITHMS = ("1f1b", "1f1b-interleaved", "zero-bubble", "zero-bubble-heuristic
 # fmt: off
 ROWS = section(
     "11.4",
-    pending("patch_primus_pipeline", "bool", _PIPELINE,
+    live("patch_primus_pipeline", "bool", "model.pipeline.algorithm",
             doc="Choose the schedule by `pp_algorithm`. Excludes `patch_zero_bubble`."),
-    pending("pp_algorithm", "str", _PIPELINE, choices=_ALGORITHMS,
+    live("pp_algorithm", "str", "model.pipeline.algorithm", choices=_ALGORITHMS,
             doc="Name of the pipeline schedule; the interleaved one needs several chunks a stage."),
-    pending("communication_method", "str", _PIPELINE, choices=("async_p2p", "batch_p2p"),
+    live("communication_method", "str", "model.pipeline.communication_method", choices=("async_p2p", "batch_p2p"),
             doc="Wait for a transfer where its tensor is needed, or at once for a batch of them."),
     pending("offload", "bool", _PIPELINE,
             doc="V schedules: keep tensors of the first chunk in host memory until its backward."),
     pending("offload_ops", "str", _PIPELINE,
             doc="Which tensors `offload` moves, separated by commas; `attn` means those of the attention core."),
-    pending("pp_max_mem", "float|list[float]?", _PIPELINE,
+    live("pp_max_mem", "float|list[float]?", "model.pipeline.max_memory",
             doc="Heuristic schedule: activations a stage may hold, in microbatches, for all stages or each. Null: no limit."),
-    pending("pp_cost_f", "float|list[float]?", _PIPELINE,
+    live("pp_cost_f", "float|list[float]?", "model.pipeline.cost_forward",
             doc="Heuristic schedule: time of a forward, for all stages or each. Null: 1000."),
-    pending("pp_cost_b", "float|list[float]?", _PIPELINE,
+    live("pp_cost_b", "float|list[float]?", "model.pipeline.cost_input_grad",
             doc="Heuristic schedule: time of an input gradient, for all stages or each. Null: 1000."),
-    pending("pp_cost_w", "float|list[float]?", _PIPELINE,
+    live("pp_cost_w", "float|list[float]?", "model.pipeline.cost_weight_grad",
             doc="Heuristic schedule: time of a weight gradient, for all stages or each. Null: 1000."),
     pending("pp_warmup", "bool", _PIPELINE,
             doc="Run every chunk once on made-up input before the first step, without touching the training's state."),

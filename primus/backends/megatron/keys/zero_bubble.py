@@ -1,6 +1,6 @@
 """Rows of section 11.3: the zero-bubble pipeline runtime."""
 
-from primus.backends.megatron.keys.row import pending, section
+from primus.backends.megatron.keys.row import live, pending, section
 
 __all__ = ["ROWS"]
 
@@ -39,7 +39,7 @@ ROWS = section(
             doc="Memory of the V schedule: half or a third of 1F1B's at some bubble, or the same without a bubble."),
     pending("enable_1f1b_v", "bool", _PIPELINE,
             doc="The V fold with whole backward passes. Needs `enable_zero_bubble: false`."),
-    pending("allow_padding_num_layers", "bool", _PIPELINE,
+    live("allow_padding_num_layers", "bool", "model.pipeline.layers_per_stage",
             doc="Fill the last stages with layers that do nothing when the depth does not divide evenly."),
     pending("profile_memory_iter", "int", _PIPELINE, minimum=-1,
             doc="Iteration whose allocations are recorded on every stage; -1 for none."),

@@ -1,26 +1,35 @@
 """Pipeline schedules: pure functions from sizes to tables. Nothing here knows torch.
 
-- `table.py`: the table's types, and the row of a run without pipelining
+- `table.py`: the table's types
+- `plan.py`: one rank's part of a table, with what it receives and sends
 - `algorithms.py`: `build_schedule` by name
 - `one_f_one_b.py`, `zero_bubble.py`, `heuristic.py`, `controllable.py`: the schedules
+- `forwards.py`: evaluation
 - `simulate.py`: times, waits and peaks of a table, and the proof that it can run
 - `picture.py`: tables as text and pictures
 """
 
-from primus.engine.pipeline.schedules.algorithms import ALGORITHMS, Algorithm, build_schedule
+from primus.engine.config.pipeline import ALGORITHMS, Algorithm
+from primus.engine.pipeline.schedules.algorithms import build_schedule
+from primus.engine.pipeline.schedules.forwards import forwards
+from primus.engine.pipeline.schedules.plan import Message, RankPlan, Task, rank_plan
 from primus.engine.pipeline.schedules.simulate import Costs, ScheduleError, Simulation, simulate
-from primus.engine.pipeline.schedules.table import Op, Row, Schedule, one_stage
+from primus.engine.pipeline.schedules.table import Op, Row, Schedule
 
 __all__ = [
     "ALGORITHMS",
     "Algorithm",
     "Costs",
+    "Message",
     "Op",
+    "RankPlan",
     "Row",
     "Schedule",
     "ScheduleError",
     "Simulation",
+    "Task",
     "build_schedule",
-    "one_stage",
+    "forwards",
+    "rank_plan",
     "simulate",
 ]

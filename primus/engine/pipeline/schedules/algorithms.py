@@ -1,8 +1,8 @@
 """The schedules by name: `build_schedule` takes what a run knows and gives the table, or says what does not fit."""
 
 from collections.abc import Sequence
-from typing import Literal, get_args
 
+from primus.engine.config.pipeline import ALGORITHMS, V_SHAPED, Algorithm
 from primus.engine.pipeline.schedules.controllable import v_half, v_min
 from primus.engine.pipeline.schedules.heuristic import zb_heuristic
 from primus.engine.pipeline.schedules.one_f_one_b import interleaved, one_f_one_b, sequence_split
@@ -13,9 +13,7 @@ from primus.errors import InputError
 
 __all__ = ["ALGORITHMS", "Algorithm", "build_schedule"]
 
-Algorithm = Literal["1f1b", "1f1b-interleaved", "zero-bubble", "zero-bubble-heuristic", "zbv-formatted", "v-half", "v-min"]
-ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
-_V_SHAPED = {"zbv-formatted": zb_v, "v-half": v_half, "v-min": v_min}
+_FOLDED = {"zbv-formatted": zb_v, "v-half": v_half, "v-min": v_min}
 
 
 def build_schedule(
@@ -38,7 +36,7 @@ def build_schedule(
             "a schedule needs a rank, a microbatch and a slice at least; "
             f"there are {num_ranks} ranks, {num_microbatches} microbatches, {num_slices} slices"
         )
-    needs_two, is_interleaved = algorithm in _V_SHAPED, algorithm == "1f1b-interleaved"
+    needs_two, is_interleaved = algorithm in V_SHAPED, algorithm == "1f1b-interleaved"
     chunks = num_chunks or (2 if needs_two or is_interleaved else 1)
     if is_interleaved and chunks < 2:
         raise InputError(f"{algorithm} needs two chunks a rank at least, not {chunks}")
@@ -47,7 +45,7 @@ def build_schedule(
     if num_slices > 1 and algorithm != "1f1b":
         raise InputError(f"num_seq_splits {num_slices} goes with 1f1b alone, not with {algorithm}")
     if needs_two:
-        return _V_SHAPED[algorithm](num_ranks, num_microbatches)
+        return _FOLDED[algorithm](num_ranks, num_microbatches)
     if is_interleaved:
         return interleaved(num_ranks, num_microbatches, chunks, group_size)
     if algorithm == "zero-bubble":

@@ -1,19 +1,13 @@
-"""A pipeline schedule as data: for each rank the operations of one step, in order.
-
-A model of p*v stages lies on p ranks with v chunks each; `Placement` says which chunk is which stage:
-
-    linear       v = 1, stage r on rank r
-    interleaved  stage c*p + r is chunk c of rank r
-    fold         v = 2, a V: stage r is chunk 0 of rank r, stage 2p-1-r its chunk 1
-"""
+"""A pipeline schedule as data: for each rank the operations of one step, in order."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Kind", "Op", "Placement", "Row", "Schedule", "one_stage"]
+from primus.engine.config.pipeline import Placement, rank_of_stage, stage_of
+
+__all__ = ["Kind", "Op", "Row", "Schedule"]
 
 Kind = Literal["F", "B", "W"]
-Placement = Literal["linear", "interleaved", "fold"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +56,8 @@ class Schedule:
 
     def stage(self, rank: int, chunk: int) -> int:
         """Return which stage of the model a chunk is."""
-        if self.placement == "fold" and chunk:
-            return self.num_stages - 1 - rank
-        return chunk * self.num_ranks + rank
+        return stage_of(self.placement, self.num_ranks, rank, chunk)
 
-
-def one_stage(num_microbatches: int) -> Row:
-    """Return the row of the only rank of a run without pipelining: each microbatch forward, then backward, so that one is
-    alive at a time."""
-    return tuple(Op(kind, m) for m in range(num_microbatches) for kind in ("F", "B"))
+    def rank_of(self, stage: int) -> int:
+        """Return the rank that a stage lies on."""
+        return rank_of_stage(self.placement, self.num_ranks, stage)

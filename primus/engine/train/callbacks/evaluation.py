@@ -6,14 +6,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from torch import nn
-
 from primus.engine.config import TrainConfig
 from primus.engine.data.loader import Batch
-from primus.engine.parallel.mesh import Group
+from primus.engine.parallel.mesh import Mesh
 from primus.engine.train.callbacks.logging import Logging
 from primus.engine.train.evaluate import evaluate
 from primus.engine.train.loop import Callback, Loop
+from primus.engine.train.stages import Stages
 from primus.engine.train.step import StepOutcome
 
 __all__ = ["Evaluation", "EvaluationSet"]
@@ -42,13 +41,13 @@ class Evaluation(Callback):
         self,
         config: TrainConfig,
         *,
-        model: nn.Module,
-        group: Group,
+        stages: Stages,
+        mesh: Mesh,
         logging: Logging,
         validation: Sequence[EvaluationSet],
         test: EvaluationSet | None,
     ) -> None:
-        self._config, self._model, self._group, self._logging = config, model, group, logging
+        self._config, self._stages, self._mesh, self._logging = config, stages, mesh, logging
         self._validation, self._test = validation, test
         self._validated_at = -1
 
@@ -80,7 +79,7 @@ class Evaluation(Callback):
 
     def _run(self, loop: Loop, one: EvaluationSet) -> None:
         with self._logging.paused(), loop.trace.span("evaluate"):
-            loss = evaluate(self._model, one.batches, num_microbatches=one.num_microbatches, group=self._group)
+            loss = evaluate(self._stages, one.batches, num_microbatches=one.num_microbatches, mesh=self._mesh)
         ppl = math.exp(min(20.0, loss))
         log.info("%s loss at iteration %d | lm loss value: %.6E | lm loss PPL: %.6E", one.name, loop.state.iteration, loss, ppl)
         self._logging.add_evaluation(one.name, loss=loss, ppl=ppl)

@@ -9,6 +9,8 @@
 - `architecture.py`: depth, widths, heads, activation
 - `positions.py`: position schemes and sequence length
 - `parallelism.py`: tensor and sequence parallelism, gradient buckets
+- `stages.py`: which layers stand on which pipeline stage
+- `pipeline.py`: model chunks, schedules, microbatches
 - `recompute.py`: which activations are computed twice
 - `data.py`: sources, splits, masks
 - `tokenizer.py`: tokenizers and their files

@@ -14,18 +14,20 @@ from primus.backends.megatron.patches.args import (
     logging,
     loop,
     parallelism,
+    pipeline,
     positions,
     precision,
     recompute,
     rocm_arg_validation,
     schedule,
+    stages,
     tokenizer,
 )
 
 __all__ = ["DERIVATIONS", "RULES"]
 
 _RUN = (loop, batch, duration, schedule, precision)
-_MODEL = (architecture, positions, parallelism, recompute)
+_MODEL = (architecture, positions, parallelism, stages, pipeline, recompute)
 _AROUND = (data, tokenizer, checkpoint, logging, rocm_arg_validation)
 _DERIVING = (data, tokenizer, duration, schedule, precision, parallelism, recompute, checkpoint, rocm_arg_validation)
 

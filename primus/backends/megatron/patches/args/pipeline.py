@@ -1,0 +1,227 @@
+"""The pipeline's schedule: which one, over how many model chunks a rank, and what it asks of the number of microbatches."""
+
+from primus.backends.megatron.params import Params, Problems, Rule, Unreadable
+from primus.backends.megatron.patches.args.batch import batch_plan
+from primus.backends.megatron.patches.args.stages import layers_per_stage as stage_layers
+from primus.backends.megatron.patches.args.stages import layout_stages, num_slots, slots_text
+from primus.engine.config.pipeline import V_SHAPED
+
+__all__ = ["RULES", "algorithm", "communication_method", "layers_per_stage", "num_chunks", "per_rank"]
+
+_CHUNKS = ("num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size")
+_SIZE, _LAYOUT = "num_layers_per_virtual_pipeline_stage", "pipeline_model_parallel_layout"
+_MANUAL = "decoder_pipeline_manual_split_list"
+_ENDS = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
+_COSTS = ("pp_max_mem", "pp_cost_f", "pp_cost_b", "pp_cost_w")
+
+
+def algorithm(p: Params) -> str:
+    """Return the schedule; `pp_algorithm` counts under `patch_primus_pipeline` only."""
+    if p["pipeline_model_parallel_size"] == 1:
+        return "1f1b"
+    if p["patch_primus_pipeline"]:
+        return str(p["pp_algorithm"])
+    return "1f1b-interleaved" if num_chunks(p) > 1 else "1f1b"
+
+
+def num_chunks(p: Params) -> int:
+    """Return the model chunks of a rank."""
+    ranks = p["pipeline_model_parallel_size"]
+    if ranks == 1:
+        return 1
+    chosen = _chosen_chunks(p)
+    if chosen is not None:
+        return chosen
+    return 2 if p["patch_primus_pipeline"] and p["pp_algorithm"] in V_SHAPED else 1
+
+
+def layers_per_stage(p: Params) -> tuple[int, ...] | None:
+    """Return the decoder layers of each stage; None without pipelining."""
+    return stage_layers(p, num_chunks(p)) if p["pipeline_model_parallel_size"] > 1 else None
+
+
+def communication_method(p: Params) -> str:
+    """Return how transfers are awaited; `communication_method` counts under `patch_primus_pipeline` only."""
+    if p["patch_primus_pipeline"]:
+        return str(p["communication_method"])
+    return "async_p2p" if p["overlap_p2p_comm"] else "batch_p2p"
+
+
+def per_rank(p: Params, key: str) -> tuple[float, ...] | None:
+    """Return a number for each pipeline rank; one number stands for all."""
+    given = p[key]
+    if given is None or p["pipeline_model_parallel_size"] == 1:
+        return None
+    return tuple(given) if isinstance(given, list) else (given,) * p["pipeline_model_parallel_size"]
+
+
+def chunks_are_chosen_once(p: Params) -> Problems:
+    """Their number follows from one key."""
+    numbers = {p[key] for key in _CHUNKS if p[key] is not None}
+    given = [key for key in (*_CHUNKS, _SIZE, _LAYOUT) if p[key] is not None]
+    is_said_twice = len(given) == 2 and len(numbers) == 1 and all(key in _CHUNKS for key in given)
+    if len(given) > 1 and not is_said_twice:
+        words = " and ".join(p.where(key) for key in given)
+        yield f"{words} exclude each other: each gives the number of model chunks; keep one."
+
+
+def chunks_need_stages(p: Params) -> Problems:
+    """Model chunks are the stages of a pipeline."""
+    if p["pipeline_model_parallel_size"] > 1:
+        return
+    for key in (*_CHUNKS, _SIZE, "patch_primus_pipeline", "microbatch_group_size_per_vp_stage"):
+        if p[key] and not (key in _CHUNKS and p[key] == 1):
+            yield f"{p.where(key)} needs a pipeline, but {p.where('pipeline_model_parallel_size')}."
+
+
+def chunk_size_divides(p: Params) -> Problems:
+    """Layers of a chunk times chunks are the layers of a rank."""
+    ranks, size = p["pipeline_model_parallel_size"], p[_SIZE]
+    if size is None or ranks == 1:
+        return
+    ends = [key for key in _ENDS if p[key] is not None]
+    if ends:
+        yield f"{p.where(_SIZE)} and {p.where(ends[0])} exclude each other: use num_virtual_stages_per_pipeline_rank."
+    elif num_slots(p) % ranks or num_slots(p) // ranks % size:
+        yield (
+            f"{p.where(_SIZE)}: {slots_text(p)} on {ranks} pipeline ranks are no whole number of chunks of {size}; choose a "
+            "size that divides the layers of a rank."
+        )
+
+
+def layers_divide_over_chunks(p: Params) -> Problems:
+    """Without padding, or with uneven ends, every chunk of a rank is as large as the others."""
+    ranks, chunks = p["pipeline_model_parallel_size"], num_chunks(p)
+    if ranks == 1 or chunks == 1:
+        return
+    if any(p[key] for key in _ENDS):
+        try:
+            stage_layers(p, chunks)
+        except Unreadable:
+            words = " and ".join(p.where(key) for key in _ENDS if p[key])
+            yield f"{words}: the layers of each pipeline rank must be divisible by its {chunks} model chunks."
+    elif not (p["allow_padding_num_layers"] or p[_LAYOUT] or p[_MANUAL]) and num_slots(p) % (ranks * chunks):
+        yield (
+            f"{slots_text(p)} are not divisible by {ranks} pipeline ranks x {chunks} model chunks: choose another depth, or "
+            "set allow_padding_num_layers: true."
+        )
+
+
+def manual_split_is_as_long_as_the_stages(p: Params) -> Problems:
+    """The list has a number for every stage."""
+    ranks, given = p["pipeline_model_parallel_size"], p[_MANUAL]
+    if ranks > 1 and given and len(given) % ranks == 0 and len(given) != ranks * num_chunks(p):
+        yield (
+            f"{p.where(_MANUAL)} has {len(given)} stages, but {ranks} pipeline ranks with {num_chunks(p)} model chunk(s) have "
+            f"{ranks * num_chunks(p)}: set num_virtual_stages_per_pipeline_rank: {len(given) // ranks}, or change the list."
+        )
+
+
+def standalone_embedding_has_one_chunk(p: Params) -> Problems:
+    """The stage of the embedding is a whole rank."""
+    if p["standalone_embedding_stage"] and num_chunks(p) > 1:
+        yield (
+            f"{p.where('standalone_embedding_stage')} needs one model chunk a rank, but there are {num_chunks(p)}; say it with "
+            "pipeline_model_parallel_layout instead."
+        )
+
+
+def schedule_fits_the_chunks(p: Params) -> Problems:
+    """Each schedule has its number of chunks."""
+    if p["pipeline_model_parallel_size"] == 1 or not p["patch_primus_pipeline"]:
+        return
+    name, chunks = p["pp_algorithm"], num_chunks(p)
+    hint = "set num_virtual_stages_per_pipeline_rank"
+    if name == "1f1b-interleaved" and chunks < 2:
+        yield f"{p.where('pp_algorithm')} needs several model chunks a rank: {hint}: 2 or more, or choose pp_algorithm: 1f1b."
+    elif name in V_SHAPED and chunks != 2:
+        yield f"{p.where('pp_algorithm')} needs two model chunks a rank, but there are {chunks}: {hint}: 2."
+    elif name not in V_SHAPED and name != "1f1b-interleaved" and chunks != 1:
+        yield f"{p.where('pp_algorithm')} needs one model chunk a rank, but there are {chunks}: {hint}: null."
+
+
+def microbatches_fill_the_schedule(p: Params) -> Problems:
+    """Interleaving moves microbatches in groups, and ZB-V has a warm-up of fixed length."""
+    ranks = p["pipeline_model_parallel_size"]
+    if ranks == 1:
+        return
+    plan, name = batch_plan(p), algorithm(p)
+    counts = sorted({size // plan.unit for size in plan.sizes()})
+    if name == "1f1b-interleaved":
+        yield from _group_faults(p, counts)
+    few = [count for count in counts if count < 2 * ranks - 1]
+    if name == "zbv-formatted" and few:
+        yield (
+            f"{p.where('pp_algorithm')} over {ranks} pipeline ranks needs {2 * ranks - 1} microbatches a step at least; there "
+            f"are {few[0]}: raise global_batch_size to {(2 * ranks - 1) * plan.unit}."
+        )
+
+
+def groups_need_interleaving(p: Params) -> Problems:
+    """Groups exist in the interleaved schedule only."""
+    key = "microbatch_group_size_per_vp_stage"
+    if p[key] is not None and p["pipeline_model_parallel_size"] > 1 and algorithm(p) != "1f1b-interleaved":
+        yield f"{p.where(key)} needs the interleaved schedule, but the schedule is {algorithm(p)}; set it to null."
+
+
+def costs_are_those_of_the_heuristic(p: Params) -> Problems:
+    """Costs and memory are one number, or one a pipeline rank, and only the heuristic reads them."""
+    ranks = p["pipeline_model_parallel_size"]
+    for key in (key for key in _COSTS if p[key] is not None):
+        numbers = p[key] if isinstance(p[key], list) else [p[key]]
+        least = 1 if key == "pp_max_mem" else 0
+        if ranks == 1 or algorithm(p) != "zero-bubble-heuristic":
+            yield f"{p.where(key)} is read by pp_algorithm zero-bubble-heuristic only; the schedule is {algorithm(p)}."
+        elif isinstance(p[key], list) and len(numbers) != ranks:
+            yield f"{p.where(key)} must be one number or {ranks}, one for each pipeline rank."
+        if any(number < least or number <= 0 for number in numbers):
+            bound = "at least 1: a rank that holds no microbatch cannot run" if least else "above 0"
+            yield f"{p.where(key)} must be {bound}."
+
+
+RULES: tuple[Rule, ...] = (
+    chunks_are_chosen_once,
+    chunks_need_stages,
+    chunk_size_divides,
+    layers_divide_over_chunks,
+    manual_split_is_as_long_as_the_stages,
+    standalone_embedding_has_one_chunk,
+    schedule_fits_the_chunks,
+    microbatches_fill_the_schedule,
+    groups_need_interleaving,
+    costs_are_those_of_the_heuristic,
+)
+
+
+def _chosen_chunks(p: Params) -> int | None:
+    ranks = p["pipeline_model_parallel_size"]
+    number = next((p[key] for key in _CHUNKS if p[key] is not None), None)
+    if number is not None:
+        return int(number)
+    if p[_SIZE] is not None:
+        if num_slots(p) % (ranks * p[_SIZE]):
+            raise Unreadable(_SIZE)
+        return int(num_slots(p) // (ranks * p[_SIZE]))
+    if p[_LAYOUT] is not None:
+        count = len(layout_stages(p))
+        if count % ranks:
+            raise Unreadable(_LAYOUT)
+        return int(count // ranks)
+    return None
+
+
+def _group_faults(p: Params, counts: list[int]) -> Problems:
+    ranks, key = p["pipeline_model_parallel_size"], "microbatch_group_size_per_vp_stage"
+    group = p[key] or ranks
+    said = p.where(key) if p[key] else f"groups of {ranks} (pipeline_model_parallel_size)"
+    for count in counts:
+        if not ranks <= group <= count:
+            yield (
+                f"interleaved pipeline: {said} must be between the {ranks} pipeline ranks and the {count} microbatches of a "
+                "step; change it or global_batch_size."
+            )
+        elif 0 < count % group < ranks:
+            yield (
+                f"interleaved pipeline: {count} microbatches in {said} leave {count % group} for the last group, which needs "
+                f"{ranks} at least: change global_batch_size, or {key}."
+            )

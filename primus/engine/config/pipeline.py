@@ -1,0 +1,84 @@
+"""How the depth of the model is divided over pipeline ranks, and in which order they work.
+
+A model of p*v stages lies on p ranks with v chunks each; stages are numbered in the order of the model. `Placement` says which
+chunk is which stage:
+
+    linear       v = 1, stage r on rank r
+    interleaved  stage c*p + r is chunk c of rank r
+    fold         v = 2, a V: stage r is chunk 0 of rank r, stage 2p-1-r its chunk 1
+"""
+
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Literal, get_args
+
+from primus.errors import ConfigError
+
+__all__ = ["ALGORITHMS", "V_SHAPED", "Algorithm", "PipelineConfig", "Placement", "even_split", "rank_of_stage", "stage_of"]
+
+Algorithm = Literal["1f1b", "1f1b-interleaved", "zero-bubble", "zero-bubble-heuristic", "zbv-formatted", "v-half", "v-min"]
+ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
+V_SHAPED: tuple[Algorithm, ...] = ("zbv-formatted", "v-half", "v-min")
+"""They fold the model, so that its first and last layers share a rank."""
+Placement = Literal["linear", "interleaved", "fold"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PipelineConfig:
+    """Stages and schedule; `parallel.pipeline_model_parallel_size` is the number of ranks."""
+
+    algorithm: Algorithm = "1f1b"
+    """Order of forwards and backwards (`pp_algorithm`)."""
+    num_chunks: int = 1
+    """Stages of each rank (`num_virtual_stages_per_pipeline_rank`)."""
+    layers_per_stage: tuple[int, ...] | None = None
+    """Decoder layers of each stage; None divides them evenly. Embedding and loss are on the first and the last one."""
+    microbatch_group_size: int | None = None
+    """Interleaved: microbatches that pass a chunk before the next one's turn (`microbatch_group_size_per_vp_stage`)."""
+    communication_method: Literal["async_p2p", "batch_p2p"] = "async_p2p"
+    """Wait for a transfer where it is needed, with the next ones under way, or for each one as it is asked for."""
+    max_memory: tuple[float, ...] | None = None
+    """Heuristic: activations each rank may hold, in microbatches (`pp_max_mem`)."""
+    cost_forward: tuple[float, ...] | None = None
+    """Heuristic: time of a forward on each rank (`pp_cost_f`)."""
+    cost_input_grad: tuple[float, ...] | None = None
+    """Heuristic: time of an input gradient on each rank (`pp_cost_b`)."""
+    cost_weight_grad: tuple[float, ...] | None = None
+    """Heuristic: time of a weight gradient on each rank (`pp_cost_w`)."""
+
+    @property
+    def placement(self) -> Placement:
+        """Which chunk is which stage."""
+        if self.algorithm in V_SHAPED:
+            return "fold"
+        return "interleaved" if self.num_chunks > 1 else "linear"
+
+    def stage_layers(self, num_layers: int, num_ranks: int) -> tuple[range, ...]:
+        """Return the layers of each stage; ConfigError if the stages named are not these ranks' or miss the depth."""
+        count = num_ranks * self.num_chunks
+        sizes = even_split(num_layers, count) if self.layers_per_stage is None else self.layers_per_stage
+        if len(sizes) != count or sum(sizes) != num_layers:
+            raise ConfigError(
+                f"layers_per_stage {list(sizes)}: {count} stages of together {num_layers} layers are needed, "
+                f"these are {len(sizes)} of together {sum(sizes)}"
+            )
+        return tuple(range(first, stop) for first, stop in pairwise(accumulate(sizes, initial=0)))
+
+
+def even_split(num_layers: int, num_stages: int) -> tuple[int, ...]:
+    """Return equal shares; what is missing for them is missing on the last stages (`allow_padding_num_layers`)."""
+    share, left, sizes = -(-num_layers // num_stages), num_layers, list[int]()
+    for _ in range(num_stages):
+        sizes.append(min(share, left))
+        left -= sizes[-1]
+    return tuple(sizes)
+
+
+def stage_of(placement: Placement, num_ranks: int, rank: int, chunk: int) -> int:
+    """Return which stage a chunk is."""
+    return 2 * num_ranks - 1 - rank if placement == "fold" and chunk else chunk * num_ranks + rank
+
+
+def rank_of_stage(placement: Placement, num_ranks: int, stage: int) -> int:
+    """Return the pipeline rank that a stage lies on."""
+    return min(stage, 2 * num_ranks - 1 - stage) if placement == "fold" else stage % num_ranks

@@ -1,0 +1,46 @@
+"""`DeferredProducts`: weight gradients set aside in a backward, to be computed later (arXiv 2401.10241).
+
+A weight gradient is a product of what the layer was given and of the gradient of what it made. Nobody waits for it, so a
+pipeline schedule may compute it where its rank would be idle.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+__all__ = ["DeferredProducts"]
+
+Product = Callable[[], None]
+
+
+class DeferredProducts:
+    """Products by the part of the step that they belong to."""
+
+    def __init__(self) -> None:
+        self._kept: dict[object, list[Product]] = {}
+        self._open: list[Product] | None = None
+
+    @contextmanager
+    def keeping(self, key: object) -> Iterator[None]:
+        """Set aside the products of the body under `key`."""
+        self._open = self._kept.setdefault(key, [])
+        try:
+            yield
+        finally:
+            self._open = None
+
+    def keep(self, product: Product) -> bool:
+        """Set a product aside, if the moment asks for it; False: compute it now."""
+        if self._open is None:
+            return False
+        self._open.append(product)
+        return True
+
+    def compute(self, key: object) -> None:
+        """Compute what was set aside under `key`, in its order."""
+        for product in self._kept.pop(key):
+            product()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self._kept

@@ -1,0 +1,84 @@
+"""`Links`: the messages between one pipeline rank and the others.
+
+A channel (one sender, one receiver) keeps order, so that a message is known by its place. Messages to higher and to lower ranks
+travel in groups of their own: in one communicator of NCCL two ranks that send to each other first would wait for ever.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from primus.engine.parallel.mesh import Group, Mesh
+from primus.engine.pipeline.schedules import Message
+
+__all__ = ["Links"]
+
+
+class _Channel:
+    """What arrives from one rank."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self.awaited = deque(messages)
+        """Not asked for yet."""
+        self.posted: deque[tuple[Message, Tensor, dist.Work]] = deque()
+        """Under way."""
+        self.arrived: dict[Message, Tensor] = {}
+
+
+class Links:
+    """Sends and receives hidden states and their gradients, all of one shape and dtype."""
+
+    def __init__(self, mesh: Mesh, shape: Sequence[int], dtype: torch.dtype, *, posts_ahead: bool) -> None:
+        """`posts_ahead` asks for a channel's next message while the present one is worked on."""
+        self._mesh, self._shape, self._dtype, self._posts_ahead = mesh, tuple(shape), dtype, posts_ahead
+        self._channels: dict[int, _Channel] = {}
+        self._sent: deque[tuple[Tensor, dist.Work]] = deque()
+
+    def begin(self, incoming: Mapping[int, Sequence[Message]]) -> None:
+        """Start a step that receives these messages, by pipeline rank of the sender, in the order of its sends."""
+        self._channels = {source: _Channel(messages) for source, messages in incoming.items()}
+        if self._posts_ahead:
+            for source in self._channels:
+                self._post(source)
+
+    def take(self, message: Message, source: int) -> Tensor:
+        """Return a message, waiting for it (and for those that its sender sends before it)."""
+        channel = self._channels[source]
+        while message not in channel.arrived:
+            if not channel.posted:
+                self._post(source)
+            label, buffer, work = channel.posted.popleft()
+            work.wait()
+            channel.arrived[label] = buffer
+            if self._posts_ahead:
+                self._post(source)
+        return channel.arrived.pop(message)
+
+    def give(self, x: Tensor, target: int) -> None:
+        """Send to a pipeline rank; nobody waits."""
+        group, index = self._group(self._mesh.pp.index, target), self._mesh.pp.ranks[target]
+        work = dist.isend(x.contiguous(), index, group=group.handle)
+        assert work is not None, "this rank is in the group"
+        self._sent.append((x, work))
+        while self._sent and self._sent[0][1].is_completed():
+            self._sent.popleft()
+
+    def end(self) -> None:
+        """Wait until everything has left."""
+        while self._sent:
+            self._sent.popleft()[1].wait()
+
+    def _post(self, source: int) -> None:
+        channel = self._channels[source]
+        if channel.awaited:
+            buffer = torch.empty(self._shape, dtype=self._dtype, device=self._mesh.device)
+            group, index = self._group(source, self._mesh.pp.index), self._mesh.pp.ranks[source]
+            work = dist.irecv(buffer, index, group=group.handle)
+            assert work is not None, "this rank is in the group"
+            channel.posted.append((channel.awaited.popleft(), buffer, work))
+
+    def _group(self, source: int, target: int) -> Group:
+        return self._mesh.pp if source < target else self._mesh.pp_down

@@ -1,0 +1,198 @@
+"""Pipeline keys: layers on stages, model chunks, schedules, and what is refused."""
+
+from typing import Any
+
+import pytest
+
+PLACED: list[tuple[str, int, dict[str, Any], tuple[int, ...]]] = [
+    ("even", 4, {"num_layers": 8}, (2, 2, 2, 2)),
+    ("padded", 4, {"num_layers": 9}, (3, 3, 3, 0)),
+    ("padded-chunks", 2, {"num_layers": 7, "num_virtual_stages_per_pipeline_rank": 2}, (2, 2, 2, 1)),
+    (
+        "accounted",
+        4,
+        {
+            "num_layers": 14,
+            "account_for_embedding_in_pipeline_split": True,
+            "account_for_loss_in_pipeline_split": True,
+        },
+        (3, 4, 4, 3),
+    ),
+    (
+        "accounted-chunks",
+        4,
+        {
+            "num_layers": 14,
+            "account_for_embedding_in_pipeline_split": True,
+            "account_for_loss_in_pipeline_split": True,
+            "num_virtual_stages_per_pipeline_rank": 2,
+        },
+        (1, 2, 2, 2, 2, 2, 2, 1),
+    ),
+    (
+        "ends",
+        4,
+        {"num_layers": 10, "decoder_first_pipeline_num_layers": 1, "decoder_last_pipeline_num_layers": 3},
+        (1, 3, 3, 3),
+    ),
+    (
+        "ends-chunks",
+        2,
+        {"num_layers": 6, "decoder_first_pipeline_num_layers": 2, "virtual_pipeline_model_parallel_size": 2},
+        (1, 2, 1, 2),
+    ),
+    ("layout", 4, {"num_layers": 11, "pipeline_model_parallel_layout": "Et|tt|t*8|L"}, (1, 2, 8, 0)),
+    ("layout-chunks", 2, {"num_layers": 8, "pipeline_model_parallel_layout": "Ettt|(tt|)*2,tL"}, (3, 2, 2, 1)),
+    (
+        "layout-list",
+        2,
+        {"num_layers": 3, "pipeline_model_parallel_layout": [["embedding", "decoder"], ["decoder", "decoder", "loss"]]},
+        (1, 2),
+    ),
+    ("manual", 2, {"num_layers": 5, "decoder_pipeline_manual_split_list": [1, 4]}, (1, 4)),
+    ("standalone", 4, {"num_layers": 6, "standalone_embedding_stage": True}, (0, 2, 2, 2)),
+]
+
+
+@pytest.mark.parametrize(("ranks", "keys", "expected"), [row[1:] for row in PLACED], ids=[row[0] for row in PLACED])
+def test_layers_of_each_stage(build: Any, ranks: int, keys: dict[str, Any], expected: tuple[int, ...]) -> None:
+    pipeline = build({"pipeline_model_parallel_size": ranks, **keys}, world_size=ranks).config.model.pipeline
+    assert pipeline.layers_per_stage == expected
+    assert pipeline.num_chunks == len(expected) // ranks
+    assert pipeline.algorithm == ("1f1b-interleaved" if pipeline.num_chunks > 1 else "1f1b")
+
+
+@pytest.mark.parametrize("name", ["zbv-formatted", "v-half", "v-min"])
+def test_a_folded_schedule_brings_its_two_chunks(build: Any, name: str) -> None:
+    keys = {"pipeline_model_parallel_size": 2, "patch_primus_pipeline": True, "pp_algorithm": name}
+    pipeline = build(keys, world_size=2).config.model.pipeline
+    assert (pipeline.algorithm, pipeline.num_chunks, pipeline.placement) == (name, 2, "fold")
+
+
+def test_without_the_patch_the_named_schedule_does_not_count(build: Any) -> None:
+    keys = {"pipeline_model_parallel_size": 2, "pp_algorithm": "v-half", "communication_method": "batch_p2p"}
+    pipeline = build(keys, world_size=2).config.model.pipeline
+    assert (pipeline.algorithm, pipeline.num_chunks, pipeline.communication_method) == ("1f1b", 1, "async_p2p")
+    patched = build({**keys, "patch_primus_pipeline": True, "overlap_p2p_comm": True}, world_size=2).config.model.pipeline
+    assert patched.communication_method == "batch_p2p"
+    assert build({**keys, "overlap_p2p_comm": False}, world_size=2).config.model.pipeline.communication_method == "batch_p2p"
+
+
+def test_costs_and_memory_are_spread_over_the_ranks(build: Any) -> None:
+    keys = {
+        "pipeline_model_parallel_size": 2,
+        "patch_primus_pipeline": True,
+        "pp_algorithm": "zero-bubble-heuristic",
+        "pp_max_mem": 3,
+        "pp_cost_f": [1, 2],
+        "pp_cost_b": 2.5,
+        "pp_cost_w": 1,
+    }
+    pipeline = build(keys, world_size=2).config.model.pipeline
+    assert pipeline.max_memory == (3, 3)
+    assert (pipeline.cost_forward, pipeline.cost_input_grad, pipeline.cost_weight_grad) == ((1, 2), (2.5, 2.5), (1, 1))
+
+
+PRIMUS = {"patch_primus_pipeline": True}
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("two-ways", {"standalone_embedding_stage": True, "decoder_first_pipeline_num_layers": 1}, "exclude each other"),
+    (
+        "ends-and-accounts",
+        {"decoder_first_pipeline_num_layers": 1, "account_for_loss_in_pipeline_split": True},
+        "exclude each other",
+    ),
+    ("layout-letter", {"pipeline_model_parallel_layout": "Ett|txL"}, "cannot be read"),
+    ("layout-name", {"pipeline_model_parallel_layout": [["embedding"], ["dcoder"]]}, "cannot be read"),
+    ("layout-order", {"pipeline_model_parallel_layout": "ttE|ttL"}, "must start with one E"),
+    ("layout-depth", {"pipeline_model_parallel_layout": "Et|tL"}, "has 2 layers (t), but num_layers is 4"),
+    ("layout-stages", {"pipeline_model_parallel_layout": "Et|t|ttL"}, "has 3 stages, no multiple of"),
+    ("layout-mtp", {"pipeline_model_parallel_layout": "Ett|ttmL"}, "multi-token prediction"),
+    ("manual-sum", {"decoder_pipeline_manual_split_list": [1, 2]}, "add up to num_layers 4"),
+    ("manual-negative", {"decoder_pipeline_manual_split_list": [5, -1]}, "numbers from 0"),
+    ("manual-length", {"decoder_pipeline_manual_split_list": [1, 1, 1, 1]}, "num_virtual_stages_per_pipeline_rank: 2"),
+    (
+        "ends-uneven",
+        {"decoder_first_pipeline_num_layers": 1, "decoder_last_pipeline_num_layers": 1},
+        "leave 2 of 4 layers for 0 other",
+    ),
+    ("no-padding", {"num_layers": 3, "allow_padding_num_layers": False}, "allow_padding_num_layers: true"),
+    (
+        "no-padding-chunks",
+        {"num_layers": 6, "allow_padding_num_layers": False, "num_virtual_stages_per_pipeline_rank": 2},
+        "2 pipeline ranks x 2 model chunks",
+    ),
+    (
+        "chunks-twice",
+        {"num_virtual_stages_per_pipeline_rank": 2, "num_layers_per_virtual_pipeline_stage": 1},
+        "each gives the number of model chunks",
+    ),
+    ("chunk-size", {"num_layers_per_virtual_pipeline_stage": 3}, "no whole number of chunks of 3"),
+    (
+        "chunk-size-ends",
+        {"num_layers_per_virtual_pipeline_stage": 1, "decoder_first_pipeline_num_layers": 2},
+        "use num_virtual_stages_per_pipeline_rank",
+    ),
+    (
+        "chunks-of-ends",
+        {"num_virtual_stages_per_pipeline_rank": 2, "decoder_first_pipeline_num_layers": 1},
+        "must be divisible by its 2 model chunks",
+    ),
+    ("standalone-chunks", {"standalone_embedding_stage": True, "num_virtual_stages_per_pipeline_rank": 2}, "one model chunk"),
+    ("interleaved-alone", {**PRIMUS}, "needs several model chunks"),
+    (
+        "zb-chunks",
+        {**PRIMUS, "pp_algorithm": "zero-bubble", "num_virtual_stages_per_pipeline_rank": 2},
+        "needs one model chunk",
+    ),
+    ("fold-chunks", {**PRIMUS, "pp_algorithm": "v-min", "num_virtual_stages_per_pipeline_rank": 4}, "needs two model chunks"),
+    ("zbv-few", {**PRIMUS, "pp_algorithm": "zbv-formatted", "global_batch_size": 2}, "needs 3 microbatches"),
+    (
+        "group-large",
+        {"num_virtual_stages_per_pipeline_rank": 2, "microbatch_group_size_per_vp_stage": 9},
+        "must be between the 2 pipeline ranks and the 8 microbatches",
+    ),
+    ("group-rest", {"num_virtual_stages_per_pipeline_rank": 2, "global_batch_size": 5}, "leave 1 for the last group"),
+    ("group-without", {"microbatch_group_size_per_vp_stage": 2}, "needs the interleaved schedule"),
+    ("costs-elsewhere", {"pp_cost_f": 2}, "zero-bubble-heuristic only"),
+    (
+        "costs-length",
+        {**PRIMUS, "pp_algorithm": "zero-bubble-heuristic", "pp_cost_w": [1, 2, 3]},
+        "must be one number or 2",
+    ),
+    ("costs-zero", {**PRIMUS, "pp_algorithm": "zero-bubble-heuristic", "pp_cost_w": 0}, "must be above 0"),
+    ("memory-small", {**PRIMUS, "pp_algorithm": "zero-bubble-heuristic", "pp_max_mem": 0.5}, "must be at least 1"),
+]
+
+
+@pytest.mark.parametrize(("keys", "message"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+def test_refused(problems_of: Any, keys: dict[str, Any], message: str) -> None:
+    problems = problems_of({"pipeline_model_parallel_size": 2, **keys}, world_size=2)
+    assert any(message in problem for problem in problems), problems
+    assert len(problems) <= 2
+
+
+def test_an_accounted_loss_needs_a_layer_to_give(problems_of: Any) -> None:
+    keys = {"num_layers": 1, "account_for_loss_in_pipeline_split": True, "pipeline_model_parallel_size": 4}
+    (problem,) = problems_of(keys, world_size=4)
+    assert problem.startswith("2 layers (with loss) leave the last of 4 stages without a layer to give")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"pipeline_model_parallel_layout": "E|ttttL"},
+        {"decoder_pipeline_manual_split_list": [4]},
+        {"decoder_last_pipeline_num_layers": 4},
+        {"standalone_embedding_stage": True},
+        {"num_virtual_stages_per_pipeline_rank": 2},
+        {"num_layers_per_virtual_pipeline_stage": 2},
+        {"patch_primus_pipeline": True},
+        {"microbatch_group_size_per_vp_stage": 2},
+    ],
+    ids=lambda keys: next(iter(keys)),
+)
+def test_pipeline_keys_need_a_pipeline(problems_of: Any, keys: dict[str, Any]) -> None:
+    (problem,) = problems_of(keys)
+    (name,) = keys
+    assert problem.startswith(name)
+    assert "needs a pipeline, but pipeline_model_parallel_size 1 (" in problem
