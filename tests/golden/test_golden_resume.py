@@ -63,7 +63,7 @@ def state_at(folder: Path, name: str, ranks: int, overrides: dict[str, Any]) -> 
         mesh = build_mesh(config.model.parallel, config.dist, torch.device("cpu"))
         parts = assemble(config, mesh, find_start(config.checkpoint))
         assert parts.state.iteration == 6
-        shards = {**model_shards(parts.chunks, mesh), **parts.optimizer.state_shards()}
+        shards = {**model_shards(parts.chunks, mesh), **parts.trainer.optimizer.state_shards()}
         return {key: [x for chunk in part.chunks for x in chunk.data.flatten().tolist()] for key, part in shards.items()}
 
     source = {"load": str(folder / "g" / "u" / name / "ckpt"), "finetune": False}
@@ -107,6 +107,23 @@ def test_no_load_optim_keeps_weights_and_counters_only(tmp_path: Path) -> None:
     assert resumed[0]["iteration"] == 4
     assert resumed[0]["lm_loss"] == straight[3]["lm_loss"]
     assert resumed[1]["lm_loss"] != straight[4]["lm_loss"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"no_load_optim": True, "load_main_params_from_ckpt": True, "dist_ckpt_strictness": "ignore_all"}],
+    ids=["all", "main"],
+)
+def test_weights_that_were_saved_without_main_weights_give_them(more: dict[str, Any], tmp_path: Path) -> None:
+    """A bf16 run from an fp32 checkpoint: its fresh main weights must not overwrite what was loaded."""
+    keys = {"save": str(tmp_path / "ckpt"), "save_interval": 6, "lr": 0.01, "min_lr": 0.01}
+    train(tmp_path, "first", keys)
+    still = {"load": keys["save"], "lr": 0.0, "min_lr": 0.0, "train_iters": 8, "override_opt_param_scheduler": True}
+    exact = train(tmp_path, "fp32", {**keys, **still, "save": None})
+    rows = train(tmp_path, "bf16", {**keys, **still, "bf16": True, "dist_ckpt_strictness": "log_all", **more})
+    assert exact[0]["lm_loss"] < 4.0
+    for row, expected in zip(rows, exact, strict=True):
+        assert row["lm_loss"] == pytest.approx(expected["lm_loss"], abs=0.02)
 
 
 @pytest.mark.parametrize("target", [{"ranks": 1}, {"ranks": 4}, {"ranks": 4, "tensor_model_parallel_size": 2}])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Difference", "architecture_problems", "difference", "summary"]
+__all__ = ["Difference", "architecture_problems", "difference", "refusal", "remarks", "summary"]
 
 Shape = tuple[int, ...]
 
@@ -21,8 +21,13 @@ _ARCHITECTURE = (
     ("attention", "num_query_groups"),
     ("attention", "kv_channels"),
     ("activation",),
+    ("attention", "qk_norm"),
     ("normalization",),
+    ("layernorm_1p",),
+    ("residual_post_layernorm",),
     ("position", "type"),
+    ("position", "rotary_percent"),
+    ("position", "rotary_interleaved"),
     ("tie_embeddings",),
 )
 """Fields of the model that must agree on a full resume: some change the function without changing a shape."""
@@ -56,7 +61,7 @@ def difference(wanted: Mapping[str, Shape], stored: Mapping[str, Shape], *, with
 
 def architecture_problems(saved: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each field of the model in which a checkpoint and the run differ."""
-    pairs = [(path[-1] if path[0] != "position" else "position_embedding_type", path) for path in _ARCHITECTURE]
+    pairs = [("position_embedding_type" if path == ("position", "type") else path[-1], path) for path in _ARCHITECTURE]
     return [
         f"{name}: the checkpoint was saved with {_at(saved, path)}, the run says {_at(ours, path)}"
         for name, path in pairs
@@ -92,11 +97,11 @@ def refusal(folder: Path, found: Difference, strictness: str) -> list[str]:
 
 
 def remarks(found: Difference, strictness: str) -> list[str]:
-    """Return what `dist_ckpt_strictness` wants to be said about a load that goes on."""
+    """Return what `dist_ckpt_strictness` wants to be said about a load that goes on: a run returns to nobody but its log."""
     lines = []
-    if found.not_stored and strictness in ("log_unexpected", "log_all"):
+    if found.not_stored and strictness in ("log_unexpected", "log_all", "return_unexpected", "return_all"):
         lines.append(f"NOT restored, not in the checkpoint: {summary(found.not_stored)}")
-    if found.not_wanted and strictness == "log_all":
+    if found.not_wanted and strictness in ("log_all", "return_all"):
         lines.append(f"NOT used, in the checkpoint only: {summary(found.not_wanted)}")
     return lines
 

@@ -5,7 +5,7 @@ tensor's checksum is checked as it is read. What is wrong on one rank is raised 
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -44,10 +44,6 @@ class Loaded:
     """Main parameters were restored without the rest of the optimizer."""
     report: list[str] = field(default_factory=list)
     """Lines for the log; those that begin with NOT are warnings."""
-    not_stored: tuple[str, ...] = ()
-    """Tensors that the checkpoint lacks and that keep their fresh values, with strictness `return_*`."""
-    not_wanted: tuple[str, ...] = ()
-    """Tensors of the checkpoint that the run has no place for, with strictness `return_all`."""
 
 
 def load_checkpoint(
@@ -58,8 +54,12 @@ def load_checkpoint(
     optimizer: Mapping[str, Shards],
     container: Mapping[str, Any],
     mesh: Mesh,
+    on_weights: Callable[[], None],
 ) -> Loaded:
-    """Fill `model` and, if it is wanted and there, `optimizer` in place. InputError lists everything that does not fit."""
+    """Fill `model` and, if it is wanted and there, `optimizer` in place. InputError lists everything that does not fit.
+
+    `on_weights` is called between the two: main weights that the checkpoint lacks can then follow the model's.
+    """
     source = _open(start.folder, mesh, config)
     common = source.common
     loaded = Loaded(TrainState() if start.weights_only else TrainState.from_dict(common["state"]))
@@ -73,15 +73,15 @@ def load_checkpoint(
     elif config.load_main_params_from_ckpt and common["optimizer_common"] is not None:
         main = {name: shards for name, shards in optimizer.items() if name.startswith("optimizer.state.main_param.")}
         wanted |= main
-        loaded.main_params = bool(main)
     architecture = [] if start.weights_only else architecture_problems(common["container"]["model"], container["model"])
     found = _compare(source, wanted, mesh, with_optimizer=has_optimizer)
     _refuse(start.folder, config, architecture, found)
     present = {name: shards for name, shards in wanted.items() if name not in found.not_stored}
-    everywhere(mesh.world, lambda: source.load(present))
-    if config.strictness in ("return_unexpected", "return_all"):
-        loaded.not_stored = found.not_stored
-        loaded.not_wanted = found.not_wanted if config.strictness == "return_all" else ()
+    everywhere(mesh.world, lambda: source.load({name: s for name, s in present.items() if name in model}))
+    on_weights()
+    states = {name: shards for name, shards in present.items() if name not in model}
+    everywhere(mesh.world, lambda: source.load(states))
+    loaded.main_params = bool(states) and loaded.optimizer_common is None
     _take_rng(start, source, mesh, loaded)
     _report(start, config, source, model, loaded)
     loaded.report += remarks(found, config.strictness)
@@ -225,7 +225,8 @@ def _report(start: Start, config: CheckpointConfig, source: _Source, model: Mapp
         done.append("optimizer and learning-rate schedule")
     else:
         asked = start.load_optim and "it was saved with no_save_optim"
-        left.append(f"optimizer and learning-rate schedule ({asked or _unasked(start, why, 'no_load_optim')})")
+        unasked = "no_load_optim" if config.no_load_optim else "nothing is trained"
+        left.append(f"optimizer and learning-rate schedule ({asked or _unasked(start, why, unasked)})")
     if loaded.main_params:
         done.append("main parameters")
     if loaded.rng is not None:

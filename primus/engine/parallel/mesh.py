@@ -5,6 +5,7 @@ A group of one needs no process group, so serial code is parallel code with grou
 
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -68,11 +69,13 @@ def single_mesh(device: torch.device | str = "cpu") -> Mesh:
     return _single(Layout(world_size=1), torch.device(device))
 
 
-def build_mesh(parallel: ParallelConfig, config: DistConfig, device: torch.device, *, agreed: str = "") -> Mesh:
+def build_mesh(
+    parallel: ParallelConfig, config: DistConfig, device: torch.device, *, agreed: Mapping[str, str] | None = None
+) -> Mesh:
     """Join the launcher's world and make this rank's groups.
 
-    `agreed` is a text that must be the same on all ranks (the configuration). It is compared before groups are made: ranks with
-    different layouts would wait for one another in vain. ConfigError on every rank names those that differ.
+    `agreed` holds texts that must be the same on all ranks, by what they are. They are compared before groups are made: ranks
+    with different layouts would wait for one another in vain. ConfigError on every rank names those that differ.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     layout = Layout.of(parallel, world_size)
@@ -82,7 +85,7 @@ def build_mesh(parallel: ParallelConfig, config: DistConfig, device: torch.devic
     if not dist.is_initialized():
         is_cuda = device.type == "cuda"
         dist.init_process_group(config.backend if is_cuda else "gloo", timeout=timeout, device_id=device if is_cuda else None)
-    _check_agreed(agreed)
+    _check_agreed(agreed or {})
     rank = dist.get_rank()
     everyone = Group(tuple(range(world_size)), rank, dist.group.WORLD)
     known = {everyone.ranks: everyone}
@@ -153,12 +156,10 @@ def _new_group(ranks: tuple[int, ...], timeout: timedelta) -> ProcessGroup | Non
     return handle
 
 
-def _check_agreed(text: str) -> None:
-    digests: list[str] = [""] * dist.get_world_size()
-    dist.all_gather_object(digests, hashlib.sha256(text.encode()).hexdigest())
-    others = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
-    if others:
-        raise ConfigError(
-            f"rank(s) {', '.join(map(str, others))} of {len(digests)} were started with another configuration than rank 0; "
-            "start all ranks from one file with the same overrides"
-        )
+def _check_agreed(texts: Mapping[str, str]) -> None:
+    ranks: list[dict[str, str]] = [{} for _ in range(dist.get_world_size())]
+    dist.all_gather_object(ranks, {what: hashlib.sha256(text.encode()).hexdigest() for what, text in texts.items()})
+    for what in texts:
+        others = [str(rank) for rank, digests in enumerate(ranks) if digests[what] != ranks[0][what]]
+        if others:
+            raise ConfigError(f"rank(s) {', '.join(others)} of {len(ranks)} have another {what} than rank 0")

@@ -5,7 +5,7 @@ random streams -> model with declared shardings -> flat weights and gradients ->
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from primus.engine.checkpoint.load import load_checkpoint
@@ -26,9 +26,17 @@ from primus.engine.parallel.random import RandomStreams
 from primus.engine.parallel.sharding import Shards, global_parameters, parameter_shards
 from primus.engine.precision import dtype_of
 
-__all__ = ["Parts", "assemble", "model_shards"]
+__all__ = ["Parts", "Trainer", "assemble", "model_shards"]
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trainer:
+    """What changes the weights."""
+
+    buffers: GradientBuffers
+    optimizer: Optimizer
 
 
 @dataclass(kw_only=True, slots=True)
@@ -40,20 +48,21 @@ class Parts:
     streams: RandomStreams
     chunks: tuple[GPTModel, ...]
     """Its pipeline stages."""
-    buffers: GradientBuffers
-    optimizer: Optimizer
+    trainer: Trainer | None
+    """None under `skip_train`: an evaluation needs the weights alone."""
     state: TrainState
     progress: Progress | None
     """`progress.txt`; None where it is not kept."""
 
     def save(self) -> Path:
         """Write a checkpoint of this very moment."""
-        self.buffers.finish_param_gather()
+        assert self.trainer is not None
+        self.trainer.buffers.finish_param_gather()
         contents = Contents(
             state=self.state,
             model=model_shards(self.chunks, self.mesh),
-            optimizer=self.optimizer.state_shards(),
-            optimizer_common=self.optimizer.common_state(),
+            optimizer=self.trainer.optimizer.state_shards(),
+            optimizer_common=self.trainer.optimizer.common_state(),
             rng=capture_rng(self.streams, self.mesh.device),
             container=serialize.to_dict(self.config),
         )
@@ -73,28 +82,12 @@ def assemble(config: ConfigContainer, mesh: Mesh, start: Start | None) -> Parts:
         streams=streams,
         cross_entropy_in_fp16=precision.cross_entropy_in_fp16,
     )
-    buffers = GradientBuffers(
-        chunks,
-        config.ddp,
-        mesh,
-        grad_dtype=dtype_of(precision.grad_dtype),
-        per_token=config.train.calculate_per_token_loss,
-    )
-    optimizer = build_optimizer(
-        config.optimizer,
-        precision,
-        scheduler=config.scheduler,
-        buffers=buffers,
-        mesh=mesh,
-        check_finite=config.train.check_for_nan_in_loss_and_grad,
-    )
     parts = Parts(
         config=config,
         mesh=mesh,
         streams=streams,
         chunks=chunks,
-        buffers=buffers,
-        optimizer=optimizer,
+        trainer=None if config.train.skip_train else _trainer(config, chunks, mesh),
         state=TrainState(),
         progress=None,
     )
@@ -102,6 +95,25 @@ def assemble(config: ConfigContainer, mesh: Mesh, start: Start | None) -> Parts:
         _restore(parts, start)
     parts.progress = _progress(parts)
     return parts
+
+
+def _trainer(config: ConfigContainer, chunks: tuple[GPTModel, ...], mesh: Mesh) -> Trainer:
+    buffers = GradientBuffers(
+        chunks,
+        config.ddp,
+        mesh,
+        grad_dtype=dtype_of(config.mixed_precision.grad_dtype),
+        per_token=config.train.calculate_per_token_loss,
+    )
+    optimizer = build_optimizer(
+        config.optimizer,
+        config.mixed_precision,
+        scheduler=config.scheduler,
+        buffers=buffers,
+        mesh=mesh,
+        check_finite=config.train.check_for_nan_in_loss_and_grad,
+    )
+    return Trainer(buffers=buffers, optimizer=optimizer)
 
 
 def model_shards(chunks: Iterable[GPTModel], mesh: Mesh) -> dict[str, Shards]:
@@ -114,19 +126,22 @@ def model_shards(chunks: Iterable[GPTModel], mesh: Mesh) -> dict[str, Shards]:
 def _restore(parts: Parts, start: Start) -> None:
     for notice in start.notices:
         log.warning("%s", notice)
+    trainer = parts.trainer
     loaded = load_checkpoint(
-        start,
+        start if trainer else replace(start, load_optim=False),
         parts.config.checkpoint,
         model=model_shards(parts.chunks, parts.mesh),
-        optimizer=parts.optimizer.state_shards(),
+        optimizer=trainer.optimizer.state_shards() if trainer else {},
         container=serialize.to_dict(parts.config),
         mesh=parts.mesh,
+        on_weights=trainer.optimizer.reload_model_params if trainer else _nothing,
     )
     parts.state = loaded.state
-    if loaded.optimizer_common is not None:
-        parts.optimizer.load_common_state(loaded.optimizer_common)
-    elif not loaded.main_params:
-        parts.optimizer.reload_model_params()
+    if trainer is None:
+        # An evaluation alone begins at the first sample, so that its value does not depend on when it is asked for.
+        parts.state.consumed_valid_samples = 0
+    elif loaded.optimizer_common is not None:
+        trainer.optimizer.load_common_state(loaded.optimizer_common)
     if loaded.rng is not None:
         restore_rng(dict(loaded.rng), parts.streams, parts.mesh.device)
     for line in loaded.report:
@@ -141,3 +156,7 @@ def _progress(parts: Parts) -> Progress | None:
     progress = Progress(Path(config.checkpoint.save), world_size=parts.mesh.world.size, flops=flops)
     progress.started()
     return progress
+
+
+def _nothing() -> None:
+    """Do nothing."""

@@ -41,7 +41,7 @@ class Loop:
         self,
         *,
         state: TrainState,
-        step: TrainStep,
+        step: TrainStep | None,
         batches: Iterator[Batch],
         plan: BatchPlan,
         train_iters: int,
@@ -51,6 +51,7 @@ class Loop:
         callbacks: Sequence[Callback],
         trace: Trace,
     ) -> None:
+        """`step` may be None if there is nothing to train."""
         self.state, self.step, self.plan, self.trace = state, step, plan, trace
         self.train_iters, self.flops_of_batch = train_iters, flops_of_batch
         self.stop_reason: str | None = None
@@ -100,6 +101,7 @@ class Loop:
             return
         for callback in self.callbacks:
             callback.before_step(self)
+        assert self.step is not None
         outcome = self.step(self._batches, num_microbatches=microbatches, batch_size=size, iteration=self.state.iteration + 1)
         self.state.advance(samples=size, skipped_samples=dropped, flops=self.flops_of_batch(size))
         for callback in self.callbacks:

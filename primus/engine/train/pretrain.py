@@ -29,13 +29,14 @@ from primus.engine.optim.watch import GradientWatch, SpikeWatch
 from primus.engine.parallel.mesh import Mesh, build_mesh
 from primus.engine.pipeline.pipeline import build_pipeline
 from primus.engine.trace import Trace
-from primus.engine.train.assemble import Parts, assemble
+from primus.engine.train.assemble import Parts, Trainer, assemble
 from primus.engine.train.callbacks.collection import GarbageCollection
 from primus.engine.train.callbacks.evaluation import Evaluation
 from primus.engine.train.callbacks.logging import Logging
 from primus.engine.train.callbacks.profiling import Profiling
 from primus.engine.train.callbacks.saving import Saving
 from primus.engine.train.callbacks.stop import Stopping
+from primus.engine.train.determinism import be_deterministic
 from primus.engine.train.feeds import Feeds, Sources
 from primus.engine.train.loop import Callback, Loop
 from primus.engine.train.stages import Stages
@@ -54,8 +55,12 @@ def pretrain(config: ConfigContainer, *, process_start: float) -> None:
     config = with_vocabulary(config, tokenizer)
     start = find_start(config.checkpoint)
     if config.rng.deterministic_mode:
-        torch.use_deterministic_algorithms(True)
-    mesh = build_mesh(config.model.parallel, config.dist, choose_device(), agreed=serialize.dump(config))
+        be_deterministic()
+    agreed = {
+        "configuration (start all from one file with the same overrides)": serialize.dump(config),
+        "checkpoint to start from (all must see the same folders)": str(start.folder if start else None),
+    }
+    mesh = build_mesh(config.model.parallel, config.dist, choose_device(), agreed=agreed)
     try:
         _run(config, tokenizer, start, mesh, process_start)
     finally:
@@ -101,6 +106,10 @@ def _run(config: ConfigContainer, tokenizer: Tokenizer, start: Start | None, mes
     sources = Sources(config, tokenizer, mesh, plan)
     parts = assemble(config, mesh, start)
     loop = build_loop(parts, sources.feeds(parts.state), plan, process_start)
+    if start is not None and not start.weights_only and start.folder.parent == Path(config.checkpoint.save or ""):
+        loop.last_saved = start.iteration
+    if loop.is_complete and not config.train.skip_train:
+        log.info("all %d iterations are done already: nothing is left to train", config.train.train_iters)
     loop.run()
     if loop.is_complete:
         log.info("done: iteration %d, %s samples", parts.state.iteration, f"{parts.state.consumed_train_samples:,d}")
@@ -128,7 +137,9 @@ def build_loop(parts: Parts, feeds: Feeds, plan: BatchPlan, process_start: float
         callbacks.append(Profiling(_profiler(parts)))
     if train.manual_gc:
         callbacks.append(GarbageCollection(train))
-    callbacks += [evaluation, logging_, Stopping(train, mesh, process_start=process_start), Saving(config.checkpoint)]
+    callbacks += [evaluation, logging_, Stopping(train, mesh, process_start=process_start)]
+    if not train.skip_train:
+        callbacks.append(Saving(config.checkpoint))
 
     def save() -> None:
         with logging_.paused(), trace.span("save-checkpoint"):
@@ -136,22 +147,7 @@ def build_loop(parts: Parts, feeds: Feeds, plan: BatchPlan, process_start: float
 
     return Loop(
         state=parts.state,
-        step=TrainStep(
-            stages=stages,
-            buffers=parts.buffers,
-            optimizer=parts.optimizer,
-            mesh=mesh,
-            trace=trace,
-            per_token=train.calculate_per_token_loss,
-            check_finite=train.check_for_nan_in_loss_and_grad,
-            spikes=SpikeWatch() if train.check_for_spiky_loss else None,
-            gradients=GradientWatch(
-                parts.buffers,
-                mesh,
-                check_finite=train.check_for_nan_in_loss_and_grad,
-                spikes=SpikeWatch() if train.check_for_large_grads else None,
-            ),
-        ),
+        step=None if parts.trainer is None else _step(parts, parts.trainer, stages, trace),
         batches=feeds.train,
         plan=plan,
         train_iters=0 if train.skip_train else train.train_iters,
@@ -160,6 +156,26 @@ def build_loop(parts: Parts, feeds: Feeds, plan: BatchPlan, process_start: float
         save=save,
         callbacks=callbacks,
         trace=trace,
+    )
+
+
+def _step(parts: Parts, trainer: Trainer, stages: Stages, trace: Trace) -> TrainStep:
+    train = parts.config.train
+    return TrainStep(
+        stages=stages,
+        buffers=trainer.buffers,
+        optimizer=trainer.optimizer,
+        mesh=parts.mesh,
+        trace=trace,
+        per_token=train.calculate_per_token_loss,
+        check_finite=train.check_for_nan_in_loss_and_grad,
+        spikes=SpikeWatch() if train.check_for_spiky_loss else None,
+        gradients=GradientWatch(
+            trainer.buffers,
+            parts.mesh,
+            check_finite=train.check_for_nan_in_loss_and_grad,
+            spikes=SpikeWatch() if train.check_for_large_grads else None,
+        ),
     )
 
 

@@ -66,7 +66,13 @@ class SmallRun:
         assert start is not None
         model = container or MODEL_CONFIG
         return load_checkpoint(
-            start, config, model=self.model, optimizer=self.optimizer, container={"model": model}, mesh=self.mesh
+            start,
+            config,
+            model=self.model,
+            optimizer=self.optimizer,
+            container={"model": model},
+            mesh=self.mesh,
+            on_weights=lambda: None,
         )
 
     def check(self, values: int, *, optimizer: bool = True) -> None:

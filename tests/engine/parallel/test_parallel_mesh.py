@@ -22,7 +22,7 @@ def mesh_of(layout: Layout, agreed: str = "") -> Mesh:
         context_parallel_size=layout.context,
         pipeline_model_parallel_size=layout.pipeline,
     )
-    return build_mesh(parallel, DistConfig(timeout_minutes=1), CPU, agreed=agreed)
+    return build_mesh(parallel, DistConfig(timeout_minutes=1), CPU, agreed={"configuration": agreed})
 
 
 def members(rank: int, layout: Layout) -> dict[str, tuple[tuple[int, ...], list[int]]]:
@@ -73,7 +73,7 @@ def disagree(rank: int, by_layout: bool) -> tuple[str, float]:
 @pytest.mark.parametrize("by_layout", [False, True])
 def test_a_rank_started_with_another_configuration_is_named_on_all_ranks_at_once(by_layout: bool) -> None:
     for message, seconds in run_ranks(disagree, 4, by_layout):
-        assert message.startswith("rank(s) 2 of 4 were started with another configuration than rank 0")
+        assert message.startswith("rank(s) 2 of 4 have another configuration than rank 0")
         assert seconds < 10
 
 

@@ -13,8 +13,10 @@ import pytest
 from ranks import run_ranks
 from runs import build_container, train, write_corpus
 
+from primus.engine.checkpoint.start import find_start
 from primus.engine.config import ConfigContainer, EvaluationConfig, TrainConfig
 from primus.engine.parallel.mesh import single_mesh
+from primus.engine.train import pretrain as pretrain_module
 from primus.engine.train.callbacks.collection import GarbageCollection
 from primus.engine.train.callbacks.stop import Stopping
 from primus.engine.train.pretrain import pretrain
@@ -107,6 +109,40 @@ def test_skip_train_evaluates_and_leaves_the_weights(tmp_path: Path) -> None:
     rows = train(tmp_path, "only", {"load": source, "skip_train": True, "eval_iters": 2, "eval_interval": 6})
     assert [set(row) >= {"validation_loss", "test_loss"} for row in rows] == [True]
     assert [row["iteration"] for row in trained if "validation_loss" in row] == [6]
+
+
+def test_evaluations_alone_save_nothing_repeat_and_need_no_rate(tmp_path: Path) -> None:
+    keys = {"save": str(tmp_path / "ckpt"), "save_interval": 6, "eval_iters": 2, "eval_interval": 6}
+    train(tmp_path, "trained", keys)
+    folder = tmp_path / "ckpt" / "iter_0000006"
+    before = {file.name: file.stat().st_mtime_ns for file in folder.iterdir()}
+    alone = {**keys, "load": keys["save"], "skip_train": True, "lr": None, "min_lr": 1e-4, "lr_warmup_init": 1e-5}
+    first, second = (train(tmp_path, name, alone)[0] for name in ("first", "second"))
+    assert first["validation_loss"] == second["validation_loss"]
+    assert {file.name: file.stat().st_mtime_ns for file in folder.iterdir()} == before
+
+
+def test_a_complete_run_does_not_write_its_last_checkpoint_again(tmp_path: Path) -> None:
+    keys = {"save": "ckpt", "save_interval": 6, "auto_continue_train": True}
+    train(tmp_path, "run", keys)
+    folder = tmp_path / "g" / "u" / "run" / "ckpt" / "iter_0000006"
+    before = {file.name: file.stat().st_mtime_ns for file in folder.iterdir()}
+    assert len(train(tmp_path, "run", keys)) == 6
+    assert {file.name: file.stat().st_mtime_ns for file in folder.iterdir()} == before
+
+
+def test_ranks_that_see_other_checkpoints_are_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(tmp_path, "run", {"save": "ckpt", "save_interval": 3})
+    container = build_container(tmp_path, "run", 2, {"load": str(tmp_path / "g" / "u" / "run" / "ckpt")})
+    messages = run_ranks(_fails_without_the_first_checkpoint, 2, container)
+    assert all("rank(s) 1 of 2 have another checkpoint to start from" in message for message in messages), messages
+
+
+def _fails_without_the_first_checkpoint(rank: int, container: ConfigContainer) -> str:
+    checkpoint = container.checkpoint if rank == 0 else replace(container.checkpoint, ckpt_step=3)
+    found = find_start(checkpoint)
+    pretrain_module.find_start = lambda _: found  # type: ignore[attr-defined]
+    return _fails(rank, container)
 
 
 def test_evaluation_averages_over_tokens_and_does_not_depend_on_ranks(tmp_path: Path) -> None:
