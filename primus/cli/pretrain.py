@@ -37,7 +37,7 @@ def _run(file: Path, words: list[str], place: Place, *, dry_run: bool) -> None:
     built = build(experiment, only_module(experiment, "pre_trainer"), place.world_size)
     config = _with_checked_data(built.config) if place.speaks else built.config
     if place.rank == 0:
-        tell(built.notices)
+        tell([*place.notices, *built.notices])
     if dry_run:
         show_plan(config, place.world_size)
         return

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from primus.core.experiment import Value, is_preset_source
+from primus.core.experiment import Value, is_preset_source, shipped
 from primus.core.keys import show_value
 from primus.engine.config import RunConfig
 
@@ -76,6 +76,11 @@ class Params:
     def is_chosen(self, key: str) -> bool:
         """Tell whether the user set this key (experiment, command line or a preset of their own)."""
         return not self.is_preset(key) and not self.source(key).startswith("derived")
+
+    def asks_for_nothing(self, key: str) -> bool:
+        """Tell whether the value is null, or off as in the shipped presets."""
+        default = shipped(self.values[key])
+        return self[key] is None or not (self[key] or (default and default.value))
 
     def rewritten(self, rewrite: Rewrite) -> "Params":
         """Return the same parameters with one value replaced."""

@@ -17,7 +17,7 @@ from primus.core.experiment.experiment import META, Experiment, Module
 from primus.core.experiment.load import load_experiment, load_presets
 from primus.core.experiment.nearest import nearest
 from primus.core.experiment.presets import settings_of, shipped_presets
-from primus.core.experiment.value import Value, is_preset_source
+from primus.core.experiment.value import Value, is_preset_source, shipped
 
 __all__ = [
     "META",
@@ -29,5 +29,6 @@ __all__ = [
     "load_presets",
     "nearest",
     "settings_of",
+    "shipped",
     "shipped_presets",
 ]

@@ -5,16 +5,21 @@ it is told; launch options given under SLURM make it a parent instead (one task 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from primus.core.launch.options import LaunchOptions
 from primus.errors import InputError
 
-__all__ = ["Place", "find_place", "first_host"]
+__all__ = ["Place", "check_numbers", "find_place", "first_host"]
 
 _DEFAULT_PORT = 29500
+_NUMBERS = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+    "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_JOB_ID",
+)  # fmt: skip
+"""Variables of launchers that are read as numbers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,11 +37,13 @@ class Place:
     local_rank: int = 0
     """`joined`: its rank on this machine."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """`joined`: variables that the worker reads, where the launcher calls them otherwise."""
+    """Variables that the worker reads, where the environment says otherwise."""
     node_rank: int | None = None
     """`parent`: this machine's number; None if machines find their numbers themselves."""
     endpoint: str | None = None
     """`parent`: HOST:PORT where several machines meet."""
+    notices: tuple[str, ...] = ()
+    """Lines about options that do nothing here."""
 
     @property
     def speaks(self) -> bool:
@@ -46,6 +53,7 @@ class Place:
 
 def find_place(options: LaunchOptions, env: Mapping[str, str]) -> Place:
     """Return this process's place; InputError if options and environment contradict each other."""
+    check_numbers(env)
     if "RANK" in env:
         if options.given:
             raise InputError(
@@ -55,10 +63,24 @@ def find_place(options: LaunchOptions, env: Mapping[str, str]) -> Place:
         return _under_torchrun(env)
     if int(env.get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in env and not options.given:
         return _under_slurm(env)
-    return _own(options)
+    if not options.given and int(env.get("WORLD_SIZE", "1")) != 1:
+        raise InputError(
+            f"WORLD_SIZE is set ({env['WORLD_SIZE']}), but RANK is not: a launcher such as torchrun sets both. Unset "
+            "WORLD_SIZE, or start the processes with --nproc-per-node."
+        )
+    return _own(options, env)
 
 
-def _own(options: LaunchOptions) -> Place:
+def check_numbers(env: Mapping[str, str]) -> None:
+    """Refuse a launcher's variable that is no number."""
+    wrong = [name for name in _NUMBERS if name in env and not re.fullmatch(r"\d+", env[name])]
+    if wrong:
+        raise InputError(
+            [f"{name} is {env[name]!r} in the environment: a launcher sets it to a number; unset it" for name in wrong]
+        )
+
+
+def _own(options: LaunchOptions, env: Mapping[str, str]) -> Place:
     """Return the place of a process that starts the ranks itself."""
     local, nodes = options.nproc_per_node or 1, options.nnodes or 1
     problems = [
@@ -78,10 +100,28 @@ def _own(options: LaunchOptions) -> Place:
         problems.append(f"--node-rank {options.node_rank} must lie between 0 and {nodes - 1} (--nnodes {nodes})")
     if problems:
         raise InputError(problems)
+    notices = tuple(_idle_options(options, local=local, nodes=nodes))
     if local * nodes == 1:
-        return Place(kind="alone")
+        # The options win over what another launcher left in the environment.
+        return Place(kind="alone", env={"WORLD_SIZE": "1"} if "WORLD_SIZE" in env else {}, notices=notices)
     node_rank = options.node_rank if options.rdzv_endpoint is None else None
-    return Place(kind="parent", world_size=local * nodes, local_size=local, node_rank=node_rank, endpoint=endpoint)
+    return Place(
+        kind="parent", world_size=local * nodes, local_size=local, node_rank=node_rank, endpoint=endpoint, notices=notices
+    )
+
+
+def _idle_options(options: LaunchOptions, *, local: int, nodes: int) -> Iterator[str]:
+    """Name meeting points that nobody uses."""
+    idle = [option for option in ("--node-rank", "--master-addr", "--master-port") if option in options.given]
+    if nodes == 1:
+        idle += ["--rdzv-endpoint"] * (local == 1 and options.rdzv_endpoint is not None)
+        reason = "the run has one machine, and --nnodes says how many there are"
+    elif options.rdzv_endpoint is not None:
+        reason = f"the machines meet at --rdzv-endpoint {options.rdzv_endpoint} and find their numbers themselves"
+    else:
+        return
+    if idle:
+        yield f"{' and '.join(idle)} {'has' if len(idle) == 1 else 'have'} no effect: {reason}."
 
 
 def _under_torchrun(env: Mapping[str, str]) -> Place:

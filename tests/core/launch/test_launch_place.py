@@ -82,6 +82,11 @@ def test_the_first_host_of_a_node_list(nodes, host):
         (LaunchOptions(nproc_per_node=2), TORCHRUN, "--nproc-per-node cannot be used here: RANK is set (3)"),
         (LaunchOptions(), {"RANK": "0"}, "RANK is set (0), but WORLD_SIZE, LOCAL_RANK is not"),
         (LaunchOptions(), {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}, "but MASTER_ADDR, MASTER_PORT is not"),
+        (LaunchOptions(), {"WORLD_SIZE": "4"}, "WORLD_SIZE is set (4), but RANK is not"),
+        (LaunchOptions(), {"WORLD_SIZE": "abc"}, "WORLD_SIZE is 'abc' in the environment"),
+        (LaunchOptions(), {**TORCHRUN, "RANK": "-1"}, "RANK is '-1' in the environment"),
+        (LaunchOptions(), {**TORCHRUN, "LOCAL_RANK": ""}, "LOCAL_RANK is '' in the environment"),
+        (LaunchOptions(), {**SLURM, "SLURM_NTASKS": "8(x2)"}, "SLURM_NTASKS is '8(x2)' in the environment"),
         (LaunchOptions(), {"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, "neither SLURM_JOB_NODELIST nor MASTER_ADDR"),
     ],
 )
@@ -89,3 +94,31 @@ def test_a_contradiction_is_told(options, env, message):
     with pytest.raises(InputError) as refused:
         find_place(options, env)
     assert message in str(refused.value)
+
+
+def test_options_win_over_the_size_that_another_launcher_left():
+    assert find_place(LaunchOptions(nproc_per_node=2), {"WORLD_SIZE": "4"}).world_size == 2
+    alone = find_place(LaunchOptions(nproc_per_node=1), {"WORLD_SIZE": "4"})
+    assert (alone.kind, alone.env) == ("alone", {"WORLD_SIZE": "1"})
+    assert find_place(LaunchOptions(), {"WORLD_SIZE": "1"}).kind == "alone"
+
+
+@pytest.mark.parametrize(
+    ("options", "idle", "reason"),
+    [
+        (LaunchOptions(master_addr="h", master_port=1), "--master-addr and --master-port", "one machine"),
+        (LaunchOptions(nproc_per_node=2, node_rank=0), "--node-rank", "one machine"),
+        (LaunchOptions(rdzv_endpoint="h:1"), "--rdzv-endpoint", "one machine"),
+        (LaunchOptions(nnodes=2, rdzv_endpoint="h:1", master_port=9), "--master-port", "--rdzv-endpoint h:1"),
+    ],
+)
+def test_a_meeting_point_that_nobody_uses_is_announced(options, idle, reason):
+    (line,) = find_place(options, {}).notices
+    assert line.startswith(f"{idle} ha")
+    assert reason in line
+
+
+def test_a_meeting_point_in_use_is_silent():
+    assert find_place(LaunchOptions(nnodes=2, node_rank=1, master_addr="h", master_port=4000), {}).notices == ()
+    assert find_place(LaunchOptions(nnodes=2, rdzv_endpoint="h:1"), {}).notices == ()
+    assert find_place(LaunchOptions(nproc_per_node=2, rdzv_endpoint="h:1"), {}).notices == ()

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from primus.backends.megatron.params import Derivation, Params, Problems, Rewrite, Rule, or_list
 
-__all__ = ["DERIVATIONS", "RULES", "SIZED", "tokenizer_model"]
+__all__ = ["DERIVATIONS", "NEEDS", "RULES", "SIZED", "tokenizer_model"]
 
-_NEEDS = {
+NEEDS = {
     "GPT2BPETokenizer": ("vocab_file", "merge_file"),
     "BertWordPieceLowerCase": ("vocab_file",),
     "BertWordPieceCase": ("vocab_file",),
@@ -46,7 +46,7 @@ def tokenizer_is_chosen(p: Params) -> Problems:
                 "or mock_data: true for synthetic documents."
             )
         return
-    for key in _NEEDS.get(kind, ("tokenizer_model",)):
+    for key in NEEDS.get(kind, ("tokenizer_model",)):
         if not p[key]:
             yield f"{p.where('tokenizer_type')} needs {key}: set it."
 

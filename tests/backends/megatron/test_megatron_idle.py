@@ -1,0 +1,239 @@
+"""A key that the user set and that cannot act says so in one line, and names what keeps it idle."""
+
+from typing import Any
+
+import pytest
+
+from primus.backends.megatron.idle import IDLE
+
+Values = dict[str, Any]
+
+SAMPLES: Values = {"train_iters": None, "train_samples": 48}
+FILES: Values = {"mock_data": False, "data_path": "a", "split": "1,0,0"}
+PLAIN_GELU: Values = {"swiglu": False, "add_bias_linear": True}
+FP16: Values = {"fp16": True}
+WANDB: Values = {"disable_wandb": False}
+MLFLOW: Values = {"disable_mlflow": False}
+TENSORBOARD: Values = {"disable_tensorboard": False}
+TRACE: Values = {"profile": True, "use_pytorch_profiler": True}
+PIPELINE: Values = {"pipeline_model_parallel_size": 2}
+PRIMUS_PIPELINE: Values = {**PIPELINE, "patch_primus_pipeline": True, "pp_algorithm": "1f1b"}
+OVERLAP: Values = {"overlap_grad_reduce": True}
+WSD: Values = {"lr_decay_style": "WSD", "lr_wsd_decay_iters": 2}
+YARN: Values = {"position_embedding_type": "yarn"}
+SAVE: Values = {"save": "ckpt", "save_interval": 2}
+LOAD: Values = {"load": "old"}
+HUGGING_FACE: Values = {**FILES, "tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": "m", "vocab_size": None}
+BPE: Values = {**FILES, "tokenizer_type": "GPT2BPETokenizer", "vocab_file": "v", "merge_file": "m", "vocab_size": None}
+WORD_PIECE: Values = {**FILES, "tokenizer_type": "BertWordPieceCase", "vocab_file": "v", "vocab_size": None}
+TIK: Values = {**FILES, "tokenizer_type": "TikTokenizer", "tokenizer_model": "m", "vocab_size": 4096}
+
+CASES: list[tuple[Values, Values, Values, str]] = [
+    ({"stderr_sink_level": "DEBUG"}, {"sink_level": "INFO"}, {}, "sink_level"),
+    ({"stderr_sink_level": "DEBUG"}, {"logging_level": 20}, {}, "logging_level"),
+    ({"file_sink_level": "INFO"}, {"sink_level": "INFO"}, {}, "sink_level"),
+    (
+        {"use_flash_attn": True},
+        {"attention_backend": "unfused", "deterministic_mode": False},
+        {"deterministic_mode": False},
+        "attention_backend",
+    ),
+    ({"attention_backend": "flash"}, {"apply_query_key_layer_scaling": True}, {}, "apply_query_key_layer_scaling"),
+    ({"init_method_std": 0.5}, {"init_method_xavier_uniform": True}, {}, "init_method_xavier_uniform"),
+    ({"init_method_std": 0.5}, {"perform_initialization": False}, {}, "perform_initialization"),
+    ({"init_method_xavier_uniform": True}, {"perform_initialization": False}, {}, "perform_initialization"),
+    ({"eval_interval": 2}, {"eval_iters": 0}, {"eval_iters": 1}, "eval_iters"),
+    ({"eval_interval": 2}, {"eval_iters": 0}, {"full_validation": True}, "eval_iters"),
+    ({"manual_gc_interval": 5}, {}, {"manual_gc": True}, "manual_gc"),
+    ({"manual_gc_eval": True}, {}, {"manual_gc": True}, "manual_gc"),
+    ({"loss_scale": 8.0}, {"use_distributed_optimizer": False}, FP16, "bf16"),
+    ({"initial_loss_scale": 64.0}, {}, FP16, "fp16"),
+    ({"min_loss_scale": 2.0}, {}, FP16, "fp16"),
+    ({"loss_scale_window": 10}, {}, FP16, "fp16"),
+    ({"hysteresis": 3}, {}, FP16, "fp16"),
+    ({"initial_loss_scale": 64.0}, {"fp16": True, "loss_scale": 8.0}, FP16, "loss_scale"),
+    ({"grad_reduce_in_bf16": True}, {}, {"bf16": True}, "bf16"),
+    ({"accumulate_allreduce_grads_in_fp32": True}, {"bf16": True, "grad_reduce_in_bf16": True}, FP16, "grad_reduce_in_bf16"),
+    ({"min_lr": 5.0e-4}, {"lr_decay_style": "constant"}, {}, "lr_decay_style"),
+    ({"lr_decay_iters": 4}, {"lr_decay_style": "constant"}, {}, "lr_decay_style"),
+    (
+        {"lr_decay_iters": 4},
+        {"lr_decay_style": "constant"},
+        {"lr_decay_style": "constant", "lr_warmup_fraction": 0.5},
+        "lr_decay_style",
+    ),
+    ({"lr_decay_samples": 40}, {**SAMPLES, "lr_decay_style": "constant"}, SAMPLES, "lr_decay_style"),
+    ({"lr_warmup_init": 1.0e-5}, {}, {"lr_warmup_iters": 2}, "lr_warmup_iters"),
+    ({"lr_warmup_init": 1.0e-5}, SAMPLES, {"lr_warmup_fraction": 0.5}, "lr_warmup_samples"),
+    ({"lr_wsd_decay_style": "linear"}, {}, WSD, "lr_decay_style"),
+    ({"lr_wsd_decay_iters": 2}, {}, WSD, "lr_decay_style"),
+    ({"lr_wsd_decay_samples": 8}, SAMPLES, {**SAMPLES, "lr_decay_style": "WSD"}, "lr_decay_style"),
+    (
+        {"weight_decay": 0.1},
+        {"weight_decay_incr_style": "linear", "start_weight_decay": 0.0, "end_weight_decay": 0.1},
+        {},
+        "weight_decay_incr_style",
+    ),
+    *(({key: 0.5}, {"optimizer": "sgd"}, {}, "optimizer") for key in ("adam_beta1", "adam_beta2", "adam_eps")),
+    ({"sgd_momentum": 0.5}, {}, {"optimizer": "sgd"}, "optimizer"),
+    ({"decoupled_min_lr": 1.0e-5}, {}, {"decoupled_lr": 1.0e-3}, "decoupled_lr"),
+    ({"override_opt_param_scheduler": True}, {}, LOAD, "load"),
+    ({"override_opt_param_scheduler": True}, {**LOAD, "finetune": True}, {**SAVE, "auto_continue_train": True}, "finetune"),
+    ({"use_checkpoint_opt_param_scheduler": True, "override_opt_param_scheduler": False}, {}, LOAD, "load"),
+    *(({key: value}, {}, OVERLAP, "overlap_grad_reduce") for key, value in (("ddp_num_buckets", 2), ("ddp_bucket_size", 999))),
+    ({"ddp_pad_buckets_for_high_nccl_busbw": True}, {"use_distributed_optimizer": False}, {}, "use_distributed_optimizer"),
+    *(
+        ({key: True}, {}, PIPELINE, "pipeline_model_parallel_size")
+        for key in (
+            "account_for_embedding_in_pipeline_split",
+            "account_for_loss_in_pipeline_split",
+            "allow_padding_num_layers",
+            "use_tp_pp_dp_mapping",
+        )
+    ),
+    ({"overlap_p2p_comm": False}, {}, PIPELINE, "pipeline_model_parallel_size"),
+    ({"overlap_p2p_comm": False}, PRIMUS_PIPELINE, PIPELINE, "patch_primus_pipeline"),
+    ({"pp_algorithm": "zero-bubble"}, PIPELINE, PRIMUS_PIPELINE, "patch_primus_pipeline"),
+    ({"communication_method": "batch_p2p"}, PIPELINE, PRIMUS_PIPELINE, "patch_primus_pipeline"),
+    ({"save_interval": 2}, {}, SAVE, "save"),
+    ({"save_retain_interval": 4}, {}, SAVE, "save"),
+    *(({key: True}, {}, SAVE, "save") for key in ("no_save_optim", "no_save_rng", "disable_last_saving")),
+    ({"ckpt_fully_parallel_save": False}, {}, SAVE, "save"),
+    ({"ckpt_fully_parallel_save": False}, {**SAVE, "ckpt_format": "torch"}, SAVE, "ckpt_format"),
+    ({"ckpt_format": "torch"}, {}, SAVE, "save"),
+    ({"ckpt_format": "torch"}, {}, LOAD, "load"),
+    ({"finetune": True}, {}, LOAD, "load"),
+    *(({key: True}, {}, LOAD, "load") for key in ("no_load_optim", "no_load_rng", "auto_detect_ckpt_format")),
+    ({"no_load_optim": True}, {}, {"pretrained_checkpoint": "p"}, "load"),
+    ({"load_main_params_from_ckpt": True, "no_load_optim": True}, {}, {**LOAD, "no_load_optim": True}, "load"),
+    ({"dist_ckpt_strictness": "log_all"}, {}, LOAD, "load"),
+    ({"dist_ckpt_strictness": "log_all"}, {}, {**SAVE, "auto_continue_train": True}, "load"),
+    ({"exit_on_missing_checkpoint": False}, {}, LOAD, "load"),
+    ({"exit_on_missing_checkpoint": False}, {**LOAD, "pretrained_checkpoint": "p"}, LOAD, "pretrained_checkpoint"),
+    ({"data_sharding": False}, {}, {"dataloader_type": "cyclic"}, "dataloader_type"),
+    ({"split": "1,0,0"}, {}, FILES, "mock_data"),
+    ({"data_cache_path": "c"}, {}, FILES, "mock_data"),
+    ({"mmap_bin_files": False}, {}, FILES, "mock_data"),
+    ({"num_dataset_builder_threads": 2}, {}, FILES, "mock_data"),
+    (
+        {"reset_position_ids": True},
+        {},
+        {"position_embedding_type": "learned_absolute"},
+        "position_embedding_type",
+    ),
+    ({"create_attention_mask_in_dataloader": True}, {}, {"reset_attention_mask": True}, "reset_attention_mask"),
+    ({"tensorboard_log_interval": 2}, {}, TENSORBOARD, "disable_tensorboard"),
+    ({"tensorboard_log_interval": 2}, {}, WANDB, "disable_wandb"),
+    ({"tensorboard_queue_size": 2}, {}, TENSORBOARD, "disable_tensorboard"),
+    *(
+        ({f"log_{key}_to_tensorboard": True}, {}, TENSORBOARD, "disable_tensorboard")
+        for key in ("timers", "batch_size", "learning_rate", "validation_ppl", "world_size", "loss_scale")
+    ),
+    ({"tensorboard_dir": "tb"}, {"disable_tensorboard": True}, {}, "disable_tensorboard"),
+    ({"disable_tensorboard": True}, {"profile": True}, {}, "profile"),
+    *(({f"wandb_{key}": "w"}, {}, WANDB, "disable_wandb") for key in ("project", "exp_name", "save_dir", "entity")),
+    *(({f"mlflow_{key}_name": "w"}, {}, MLFLOW, "disable_mlflow") for key in ("run", "experiment")),
+    ({"use_pytorch_profiler": True}, {}, TRACE, "profile"),
+    *(
+        ({key: value}, {}, TRACE, "profile")
+        for key, value in (
+            ("profile_ranks", [1]),
+            ("profile_step_start", 1),
+            ("profile_step_end", 20),
+            ("disable_profiler_activity_cpu", True),
+            ("torch_profiler_record_shapes", False),
+            ("torch_profiler_with_stack", False),
+            ("torch_profiler_use_gzip", True),
+        )
+    ),
+    ({"profile_ranks": [1]}, {"profile": True}, TRACE, "use_pytorch_profiler"),
+    ({"num_query_groups": 2}, {}, {"group_query_attention": True}, "group_query_attention"),
+    ({"qk_layernorm": True}, {"qk_l2_norm": True}, {}, "qk_l2_norm"),
+    ({"add_position_embedding": True}, {}, {"position_embedding_type": "learned_absolute"}, "position_embedding_type"),
+    (
+        {"position_embedding_type": "learned_absolute"},
+        {"use_rotary_position_embeddings": True},
+        {},
+        "use_rotary_position_embeddings",
+    ),
+    *(
+        ({key: value}, {"position_embedding_type": "none"}, {}, "position_embedding_type")
+        for key, value in (
+            ("rotary_base", 5000),
+            ("rotary_percent", 0.5),
+            ("rotary_interleaved", True),
+            ("rotary_seq_len_interpolation_factor", 2.0),
+        )
+    ),
+    *(
+        ({key: value}, {}, YARN, "position_embedding_type")
+        for key, value in (
+            ("original_max_position_embeddings", 16),
+            ("rotary_scaling_factor", 2.0),
+            ("mscale", 0.5),
+            ("mscale_all_dim", 0.5),
+        )
+    ),
+    ({"rope_scaling_factor": 4.0}, {}, {"use_rope_scaling": True}, "use_rope_scaling"),
+    ({"bias_gelu_fusion": True}, {"swiglu": True, "add_bias_linear": True}, PLAIN_GELU, "swiglu"),
+    ({"bias_gelu_fusion": True}, {"swiglu": False, "add_bias_linear": False}, PLAIN_GELU, "add_bias_linear"),
+    ({"tokenizer_model": "m"}, {}, HUGGING_FACE, "tokenizer_type"),
+    ({"vocab_file": "v"}, {}, BPE, "tokenizer_type"),
+    ({"merge_file": "m"}, WORD_PIECE, BPE, "tokenizer_type"),
+    ({"vocab_size": 4096}, HUGGING_FACE, TIK, "tokenizer_type"),
+    ({"vocab_extra_ids": 2}, BPE, WORD_PIECE, "tokenizer_type"),
+    ({"tiktoken_pattern": "v1"}, {}, TIK, "tokenizer_type"),
+    ({"tiktoken_num_special_tokens": 10}, {}, TIK, "tokenizer_type"),
+    ({"tiktoken_special_tokens": ["<s>"]}, {}, TIK, "tokenizer_type"),
+    ({"trust_remote_code": True}, {}, HUGGING_FACE, "tokenizer_type"),
+]
+"""Values set by the user; values that keep the first of them idle; values with which it acts; the key named as the reason."""
+
+
+def notes_about(key: str, notices: list[str]) -> list[str]:
+    lines = [line.partition(" no effect: ") for line in notices]
+    return ["".join(parts) for parts in lines if parts[1] and f" {key} " in f" {parts[0]}"]
+
+
+def ranks_of(values: Values) -> int:
+    return int(values.get("pipeline_model_parallel_size", 1))
+
+
+@pytest.mark.parametrize(("chosen", "idle", "acting", "reason"), CASES, ids=lambda part: str(part)[:50])
+def test_a_key_speaks_where_it_is_idle_and_is_silent_where_it_acts(
+    build: Any, chosen: Values, idle: Values, acting: Values, reason: str
+) -> None:
+    key = next(iter(chosen))
+    (line,) = notes_about(key, build({**idle, **chosen}, world_size=ranks_of(idle)).notices)
+    assert "(exp.yaml:" in line
+    assert f"{reason} " in line.partition(" no effect: ")[2]
+    others = {**acting, **chosen}
+    assert notes_about(key, build(others, world_size=ranks_of(acting)).notices) == []
+
+
+def test_the_cases_cover_the_table() -> None:
+    assert {key for row in IDLE for key in row.keys} == {next(iter(chosen)) for chosen, *_ in CASES}
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [
+        {"no_load_optim": False, "no_load_rng": None, "finetune": False, "manual_gc_eval": False, "lr_warmup_init": 0.0},
+        {"create_attention_mask_in_dataloader": False, "bias_gelu_fusion": False, "override_opt_param_scheduler": False},
+        {"save_retain_interval": None, "wandb_project": None, "vocab_extra_ids": 0},
+    ],
+)
+def test_a_value_that_asks_for_nothing_is_silent(build: Any, quiet: Values) -> None:
+    assert [line for key in quiet for line in notes_about(key, build(quiet).notices)] == []
+
+
+def test_presets_never_speak(build: Any) -> None:
+    notices = build({"optimizer": "sgd", "position_embedding_type": "none", "lr_decay_style": "constant"}).notices
+    spoken = [words for line in notices for words, effect, _ in [line.partition(" no effect: ")] if effect]
+    assert spoken
+    assert [words for words in spoken if "primus/configs" in words] == []
+
+
+def test_keys_of_one_row_share_a_line(build: Any) -> None:
+    (line,) = notes_about("adam_beta1", build({"adam_beta1": 0.8, "adam_beta2": 0.9, "optimizer": "sgd"}).notices)
+    assert "adam_beta2 0.9 (exp.yaml:" in line
