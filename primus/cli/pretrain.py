@@ -1,7 +1,6 @@
 """From an experiment file to a started run: resolve, check, say what is surprising, hand over."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -9,11 +8,10 @@ import typer
 from primus.cli.doors import build, keys_of, only_module
 from primus.cli.dry_run import show_plan
 from primus.cli.report import tell
+from primus.cli.surroundings import replaced_checkpoints, with_checked_surroundings
 from primus.core.experiment import load_experiment, nearest
 from primus.core.launch import LaunchOptions, Place, become, find_place, start
-from primus.engine.checkpoint.start import start_problems
-from primus.engine.config import ConfigContainer, serialize
-from primus.engine.data.preflight import check_data
+from primus.engine.config import serialize
 from primus.errors import InputError
 
 __all__ = ["run_pretrain"]
@@ -35,23 +33,15 @@ def _run(file: Path, words: list[str], place: Place, *, dry_run: bool) -> None:
     _check_option_names(words)
     experiment = load_experiment(file, words, os.environ)
     built = build(experiment, only_module(experiment, "pre_trainer"), place.world_size)
-    config = _with_checked_data(built.config) if place.speaks else built.config
+    config = with_checked_surroundings(built, experiment) if place.speaks else built.config
     if place.rank == 0:
         tell([*place.notices, *built.notices])
     if dry_run:
+        tell(replaced_checkpoints(config))
         show_plan(config, place.world_size)
         return
     container = serialize.dump(built.config, built.sources)
     start(container, Path(config.run.folder), place, os.environ, become)
-
-
-def _with_checked_data(config: ConfigContainer) -> ConfigContainer:
-    """Look at data files, tokenizer and checkpoint before anything starts; return the container with its vocabulary size."""
-    problems, vocab_size = check_data(config)
-    problems = [*problems, *start_problems(config.checkpoint)]
-    if problems:
-        raise InputError(problems)
-    return replace(config, model=replace(config.model, vocab_size=config.model.vocab_size or vocab_size))
 
 
 def _check_option_names(words: list[str]) -> None:

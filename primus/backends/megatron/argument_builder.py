@@ -9,6 +9,7 @@ from pathlib import Path
 
 from primus.backends.megatron.announcements import announce
 from primus.backends.megatron.keys import KEYS
+from primus.backends.megatron.origins import path_origins
 from primus.backends.megatron.params import Params, Unreadable
 from primus.backends.megatron.patches.args.order import DERIVATIONS, RULES
 from primus.backends.megatron.to_container import sources, to_container
@@ -30,6 +31,8 @@ class Built:
     """Container path to where its value was set, for values that the user set or that are not the container's default."""
     notices: list[str]
     """Lines the user reads at start."""
+    origins: dict[str, str]
+    """File or folder to `key, source` of what named it."""
 
 
 class MegatronArgBuilder:
@@ -54,7 +57,7 @@ class MegatronArgBuilder:
             raise ConfigError(dict.fromkeys(problems))
         notices += announce(params)
         config = to_container(params, KEYS)
-        return Built(config=config, sources=sources(config, params, KEYS), notices=notices)
+        return Built(config=config, sources=sources(config, params, KEYS), notices=notices, origins=path_origins(params))
 
     def _checked(self) -> tuple[Params, list[str], list[str]]:
         typed, problems, notices = check_params(KEYS, self._module.params, self._module.defaults)

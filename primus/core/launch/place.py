@@ -112,14 +112,15 @@ def _own(options: LaunchOptions, env: Mapping[str, str]) -> Place:
 
 def _idle_options(options: LaunchOptions, *, local: int, nodes: int) -> Iterator[str]:
     """Name meeting points that nobody uses."""
-    idle = [option for option in ("--node-rank", "--master-addr", "--master-port") if option in options.given]
+    unused = ["--node-rank", "--master-addr", "--master-port"]
     if nodes == 1:
-        idle += ["--rdzv-endpoint"] * (local == 1 and options.rdzv_endpoint is not None)
+        unused += ["--rdzv-endpoint"] * (local == 1)
         reason = "the run has one machine, and --nnodes says how many there are"
     elif options.rdzv_endpoint is not None:
         reason = f"the machines meet at --rdzv-endpoint {options.rdzv_endpoint} and find their numbers themselves"
     else:
         return
+    idle = [option for option in unused if option in options.given]
     if idle:
         yield f"{' and '.join(idle)} {'has' if len(idle) == 1 else 'have'} no effect: {reason}."
 

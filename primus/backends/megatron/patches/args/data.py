@@ -8,7 +8,7 @@ from primus.backends.megatron.params import Derivation, Params, Problems, Rewrit
 from primus.engine.config import Blend
 from primus.engine.config.split import SPLITS, split_shares
 
-__all__ = ["DERIVATIONS", "RULES", "blend", "builds_mask", "split", "split_blends"]
+__all__ = ["DERIVATIONS", "RULES", "blend", "builds_mask", "source_prefixes", "split", "split_blends"]
 
 _T = TypeVar("_T")
 _DEFAULT_SPLIT = "969, 30, 1"
@@ -34,6 +34,15 @@ def split_blends(p: Params) -> dict[str, Blend | None]:
     else:
         lists = {name: p[f"{name}_data_path"] for name in SPLITS}
     return {name: _own_blend(p, name, words) for name, words in lists.items()}
+
+
+def source_prefixes(p: Params) -> dict[str, str]:
+    """Return the key that names each prefix of indexed files; for blends that can be read."""
+    found: dict[str, str] = {}
+    for key in (*_ONE_SOURCE, *_OWN_SOURCES):
+        for words in _given_blends(p, key):
+            found |= dict.fromkeys(_blend(p, words).prefixes, key)
+    return found
 
 
 def split(p: Params) -> str | None:

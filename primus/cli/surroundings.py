@@ -1,0 +1,82 @@
+"""What surrounds a run, looked at before it starts: data, tokenizer and checkpoint that it reads, folders that it writes."""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from primus.core.experiment import Experiment
+from primus.engine.checkpoint.folder import complete_iterations
+from primus.engine.checkpoint.start import start_problems
+from primus.engine.config import ConfigContainer
+from primus.engine.data.preflight import check_data
+from primus.errors import InputError
+
+if TYPE_CHECKING:
+    from primus.backends.megatron.argument_builder import Built
+
+__all__ = ["replaced_checkpoints", "with_checked_surroundings"]
+
+
+def with_checked_surroundings(built: "Built", experiment: Experiment) -> ConfigContainer:
+    """Return the container with its vocabulary size; InputError lists everything that the run would stumble over."""
+    config = built.config
+    problems, vocab_size = check_data(config)
+    problems = [*problems, *start_problems(config.checkpoint)]
+    problems = [*(_traced(problem, built.origins) for problem in problems), *_unwritable(built, experiment)]
+    if problems:
+        raise InputError(problems)
+    return replace(config, model=replace(config.model, vocab_size=config.model.vocab_size or vocab_size))
+
+
+def replaced_checkpoints(config: ConfigContainer) -> Iterator[str]:
+    """Say which checkpoints a run that does not go on from them writes over."""
+    save = config.checkpoint
+    if save.save is None or save.auto_continue_train or (save.load == save.save and not save.finetune):
+        return
+    held = complete_iterations(Path(save.save))
+    if held:
+        listed = ", ".join(map(str, held[-10:]))
+        yield (
+            f"{save.save} already holds checkpoints of iterations {listed}: this run counts from 0 and replaces those it "
+            "reaches; auto_continue_train: true would go on from them."
+        )
+
+
+def _traced(problem: str, origins: dict[str, str]) -> str:
+    """Add where the path in a problem was named; the longest is the most particular."""
+    named = max((path for path in origins if path in problem), key=len, default=None)
+    return problem if named is None else f"{problem} ({origins[named]})"
+
+
+def _unwritable(built: "Built", experiment: Experiment) -> Iterator[str]:
+    config = built.config
+    run_folder = Path(config.run.folder)
+    refusal = _refusal(run_folder)
+    if refusal:
+        workspace = experiment.workspace
+        yield f"workspace {workspace.value} ({workspace.source}) cannot be written: {refusal}; choose another one"
+    outputs = {
+        "save": config.checkpoint.save,
+        "tensorboard_dir": config.logger.tensorboard_dir,
+        "wandb_save_dir": config.logger.wandb_save_dir,
+    }
+    for key, folder in outputs.items():
+        # What lies in the run folder shares its fate.
+        if folder is None or (refusal and Path(folder).is_relative_to(run_folder)):
+            continue
+        reason = _refusal(Path(folder))
+        if reason:
+            source = built.origins.get(folder, "default").removeprefix(f"{key}, ")
+            yield f"{key} {folder} ({source}) cannot be written: {reason}; choose another folder"
+
+
+def _refusal(folder: Path) -> str | None:
+    """Return why a folder cannot be made or written into; asking the system for permissions would not tell of all reasons."""
+    try:
+        there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+        Path(tempfile.mkdtemp(prefix=".primus-", dir=there)).rmdir()
+    except OSError as error:
+        return f"{error.strerror} ({error.filename})" if error.filename == str(folder) else str(error.strerror)
+    return None
