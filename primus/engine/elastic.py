@@ -25,11 +25,13 @@ from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
 
 from primus import log as logs
 from primus.engine.cause import Cause, read_cause
+from primus.engine.lifeline import name_launcher
 from primus.errors import EXIT_DONE, EXIT_INPUT, EXIT_RUN
 
 __all__ = ["main"]
 
-log = logging.getLogger(__name__)
+# As a program this module is called __main__, which is no child of the logger that is configured.
+log = logging.getLogger("primus.engine.elastic")
 
 _MONITOR_INTERVAL_S = 0.1
 
@@ -45,6 +47,7 @@ def main(arguments: Sequence[str], worker: Sequence[str] = ("-m", "primus.engine
 def _run(options: argparse.Namespace, causes: Path, worker: Sequence[str]) -> int:
     # The agent would otherwise answer SIGTERM and SIGINT itself and kill the workers 30 seconds later.
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"
+    name_launcher()
     agent = _agent(options, causes, worker)
     forward = _Forwarder(agent)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

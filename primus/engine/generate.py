@@ -13,7 +13,8 @@ from primus.errors import EXIT_DONE, EXIT_RUN, PrimusError
 
 __all__ = ["main"]
 
-log = logging.getLogger(__name__)
+# As a program this module is called __main__, which is no child of the logger that is configured.
+log = logging.getLogger("primus.engine.generate")
 
 
 def main(arguments: list[str]) -> int:

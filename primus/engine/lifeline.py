@@ -9,12 +9,22 @@ import os
 import signal
 import sys
 
-__all__ = ["end_with_launcher"]
+__all__ = ["end_with_launcher", "name_launcher"]
 
 _PR_SET_PDEATHSIG = 1
+_VARIABLE = "PRIMUS_LAUNCHER_PID"
+
+
+def name_launcher() -> None:
+    """Tell the workers that this process is going to start who their launcher is."""
+    os.environ[_VARIABLE] = str(os.getpid())
 
 
 def end_with_launcher() -> None:
     """Ask Linux to kill this process as soon as the elastic agent that started it is gone."""
-    if "TORCHELASTIC_RUN_ID" in os.environ and sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if "TORCHELASTIC_RUN_ID" not in os.environ or not sys.platform.startswith("linux"):
+        return
+    launcher = int(os.environ.get(_VARIABLE, os.getppid()))
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != launcher:  # gone before it could be asked for
+        os.kill(os.getpid(), signal.SIGKILL)

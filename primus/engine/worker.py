@@ -1,11 +1,12 @@
 """`python -m primus.engine.worker CONFIG` turns a container file into the task it describes; one process a rank.
 
 RANK, WORLD_SIZE, LOCAL_RANK and MASTER_* come from the launcher's environment; without them the process is alone. Leaves with
-0 when done, 2 when the input is wrong, 3 when the run failed.
+0 when done, 2 when the input is wrong, 3 when the run failed, 130 after Ctrl-C.
 """
 
 import logging
 import os
+import signal
 import sys
 import time
 import traceback
@@ -16,11 +17,13 @@ from primus.engine.cause import leave_cause
 from primus.engine.config import ConfigContainer, serialize
 from primus.engine.host_memory import keep_freed_memory
 from primus.engine.lifeline import end_with_launcher
-from primus.errors import EXIT_DONE, EXIT_RUN, PrimusError
+from primus.errors import EXIT_DONE, EXIT_RUN, InputError, PrimusError
+from primus.run_lock import occupy
 
 __all__ = ["main"]
 
-log = logging.getLogger(__name__)
+# As a program this module is called __main__, which is no child of the logger that writes the rank's log.
+log = logging.getLogger("primus.engine.worker")
 
 
 def main(arguments: list[str]) -> int:
@@ -31,27 +34,46 @@ def main(arguments: list[str]) -> int:
     end_with_launcher()
     keep_freed_memory()
     try:
-        config = serialize.load(Path(arguments[0]))
+        config = _container(arguments)
+        if rank == 0:
+            occupy(Path(config.run.folder))
         _configure_logging(config, rank)
         from primus.engine.train.pretrain import pretrain
 
         pretrain(config, process_start=started)
     except PrimusError as error:
-        return _end(rank, config, str(error), error.exit_code, with_traceback=False)
+        return _end(rank, config, str(error), error.exit_code, error)
+    except KeyboardInterrupt as error:
+        message = "interrupted; exit_signal_handler: true lets a run save before it ends"
+        return _end(rank, config, message, 128 + signal.SIGINT, error)
     except Exception as error:  # noqa: BLE001 - the last place where it can become an exit code and a cause
         place = traceback.extract_tb(error.__traceback__)[-1]
         message = f"the run failed: {type(error).__name__}: {error} ({place.filename}:{place.lineno})"
-        return _end(rank, config, message, EXIT_RUN, with_traceback=True)
+        return _end(rank, config, message, EXIT_RUN, error, with_traceback=True)
     return EXIT_DONE
 
 
-def _end(rank: int, config: ConfigContainer | None, message: str, code: int, *, with_traceback: bool) -> int:
+def _container(arguments: list[str]) -> ConfigContainer:
+    if len(arguments) != 1:
+        raise InputError("usage: python -m primus.engine.worker CONFIG, the config.yaml of a run folder")
+    return serialize.load(Path(arguments[0]))
+
+
+def _end(
+    rank: int,
+    config: ConfigContainer | None,
+    message: str,
+    code: int,
+    error: BaseException,
+    *,
+    with_traceback: bool = False,
+) -> int:
     """Say why this rank ends and return its exit code.
 
     A failed rank takes its peers along. If a launcher collects causes, it shows the first, and this rank tells its log file.
     """
-    is_told = leave_cause(message, exit_code=code, log=_log_file(config, rank) if config else None)
-    log.log(logging.DEBUG if is_told else logging.ERROR, "%s", message, exc_info=with_traceback)
+    is_told = leave_cause(message, exit_code=code, log=_log_file(config, rank) if config else None, error=error)
+    log.log(logging.DEBUG if is_told else logging.ERROR, "%s", message, exc_info=error if with_traceback else None)
     return code
 
 

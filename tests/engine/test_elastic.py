@@ -138,3 +138,38 @@ def test_sigterm_ends_workers_that_do_not_handle_it(start, tmp_path):
     process.send_signal(signal.SIGTERM)
     process.communicate()
     assert process.returncode == 128 + signal.SIGTERM
+
+
+def test_the_first_cause_is_the_one_that_was_caught_first_however_long_the_rank_took_to_end(start):
+    process = start(
+        """
+        from primus.engine.cause import noting_time
+        try:
+            with noting_time():
+                if rank == 1:
+                    raise ValueError("first")
+                while not (folder / "caught").exists():
+                    time.sleep(0.01)
+                raise ValueError("second")
+        except ValueError as error:
+            (folder / "caught").touch()
+            while rank == 1 and not (folder / "left").exists():
+                time.sleep(0.01)
+            leave_cause(str(error), exit_code=3, log=None, error=error)
+            (folder / "left").touch()
+            while len(list(folder.rglob("error.json"))) < 2:
+                time.sleep(0.01)
+            sys.exit(3)
+        """
+    )
+    assert process.communicate()[1] == "rank 1 failed first:\nfirst\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+def test_a_worker_whose_agent_was_gone_before_it_looked_ends_too():
+    code = "from primus.engine.lifeline import end_with_launcher; end_with_launcher(); print('alive')"
+    for launcher, expected in ((os.getpid(), "alive\n"), (1, "")):
+        environment = {**os.environ, "TORCHELASTIC_RUN_ID": "primus", "PRIMUS_LAUNCHER_PID": str(launcher)}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+        assert done.stdout == expected
+        assert (done.returncode == 0) == bool(expected)

@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from primus.core.launch.place import Place
+from primus.cores import num_cores
 from primus.errors import InputError
+from primus.run_lock import check_free
 
 __all__ = ["Become", "become", "sample_command", "start", "write_config"]
 
@@ -20,9 +22,11 @@ Become = Callable[[list[str], Mapping[str, str]], None]
 
 def start(container: str, run_folder: Path, place: Place, env: Mapping[str, str], become: Become) -> None:
     """Hand the process over to the run that `container` (the text of a container file) describes."""
+    if place.rank == 0:
+        check_free(run_folder)
     config = str(write_config(container, run_folder)) if place.rank == 0 else _private_copy(container)
     worker_env = {**env, **place.env}
-    worker_env.setdefault("OMP_NUM_THREADS", str(max(1, _num_cores() // place.local_size)))
+    worker_env.setdefault("OMP_NUM_THREADS", str(max(1, num_cores() // place.local_size)))
     become([sys.executable, "-m", *_module(place, config)], worker_env)
 
 
@@ -63,10 +67,6 @@ def _private_copy(container: str) -> str:
     os.lseek(number, 0, os.SEEK_SET)
     os.set_inheritable(number, True)
     return f"/dev/fd/{number}"
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _module(place: Place, config: str) -> list[str]:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from primus.cores import num_cores
 from primus.engine.config import DatasetConfig
 from primus.engine.data.gpt_dataset import SampleRules
 from primus.engine.data.samplers import Sampling, cyclic, sequential
@@ -145,7 +146,7 @@ class Loader:
 
 
 def _useful_workers(wanted: int) -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = num_cores()
     if wanted > cores:
         log.debug("num_workers %d: this machine has %d cores and gets as many workers", wanted, cores)
     return min(wanted, cores)

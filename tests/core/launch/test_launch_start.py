@@ -1,5 +1,6 @@
 """What the command line becomes."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -54,3 +55,21 @@ def test_an_unwritable_run_folder_is_the_users_to_mend(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
         started(tmp_path / "file" / "run")
+
+
+def test_a_folder_in_which_a_run_is_under_way_is_left_alone(tmp_path):
+    start_words = "import sys; from pathlib import Path; from primus.run_lock import occupy; occupy(Path(sys.argv[1]))"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", f"{start_words}; print(flush=True); input()", str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        holder.stdout.readline()
+        with pytest.raises(InputError, match=f"process {holder.pid} on .* is training in the run folder"):
+            started(tmp_path)
+        assert not (tmp_path / "config.yaml").exists()
+    finally:
+        holder.kill()
+        holder.communicate()
+    started(tmp_path)

@@ -5,13 +5,13 @@ the end. A run that was killed is repeated with the same command and goes on wit
 are the same either way.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from primus.cores import num_cores
 from primus.engine.config import TokenizerConfig
 from primus.engine.data.indexed import IndexedDatasetBuilder, best_dtype
 from primus.engine.data.prepare.parts import Fault, Part, Parts
@@ -131,7 +131,7 @@ def _collect(units: Sequence[Unit], parts: Parts, work: Work, options: PrepareOp
 @contextmanager
 def _results(units: Sequence[Unit], missing: Sequence[int], work: Work, workers: int) -> Iterator[Iterator[tuple[int, Part]]]:
     """Give the parts of the missing units as they come, in order; alone in this process if one worker is enough."""
-    count = min(workers or len(os.sched_getaffinity(0)), len(missing))
+    count = min(workers or num_cores(), len(missing))
     chosen = [units[number] for number in missing]
     if count <= 1:
         yield zip(missing, map(partial(tokenize_unit, work, build_tokenizer(work.tokenizer)), missing, chosen), strict=True)

@@ -1,4 +1,7 @@
-"""`Stopping` ends a run early: on a signal, after a time, or at an iteration, on all ranks at the same one."""
+"""`Stopping` ends a run early: on a signal, after a time, or at an iteration, on all ranks at the same one.
+
+Ctrl-C counts as a signal like the scheduler's; pressed again, it ends the process at once.
+"""
 
 import logging
 import signal
@@ -23,17 +26,18 @@ class Stopping(Callback):
 
     def __init__(self, config: TrainConfig, mesh: Mesh, *, process_start: float) -> None:
         self._config, self._mesh, self._process_start = config, mesh, process_start
-        self._signal_received = False
+        self._signal = 0
         if config.exit_signal_handler:
             signal.signal(signal.SIGTERM, self._on_signal)
+            signal.signal(signal.SIGINT, self._on_signal)
 
     def after_step(self, loop: Loop, outcome: StepOutcome) -> None:
         minutes = (time.time() - self._process_start) / 60
         limit = self._config.exit_duration_in_mins
-        signalled, overdue = self._agree(self._signal_received, limit is not None and minutes > limit)
+        signalled, overdue = self._agree(self._signal, int(limit is not None and minutes > limit))
         interval = self._config.exit_interval
         if signalled:
-            loop.stop("exiting program after receiving SIGTERM.")
+            loop.stop(f"exiting program after receiving {signal.Signals(signalled).name}.")
         elif overdue:
             loop.stop(f"exiting program after {minutes:.1f} minutes")
         elif interval and loop.state.iteration % interval == 0:
@@ -41,13 +45,14 @@ class Stopping(Callback):
         if loop.stop_reason is not None:
             log.info("%s", loop.stop_reason)
 
-    def _agree(self, *flags: bool) -> tuple[bool, ...]:
-        """Any rank's flag counts for all; silent when neither key is in use."""
+    def _agree(self, *votes: int) -> tuple[int, ...]:
+        """The highest vote of any rank counts for all; silent when neither key is in use."""
         if not self._config.exit_signal_handler and self._config.exit_duration_in_mins is None:
-            return flags
-        votes = torch.tensor(flags, dtype=torch.float32, device=self._mesh.device)
-        all_reduce_(votes, self._mesh.world, "max")
-        return tuple(vote > 0 for vote in votes.tolist())
+            return votes
+        highest = torch.tensor(votes, dtype=torch.float32, device=self._mesh.device)
+        all_reduce_(highest, self._mesh.world, "max")
+        return tuple(int(vote) for vote in highest.tolist())
 
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        self._signal_received = True
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self._signal = number
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,0 +1,118 @@
+"""The worker as a process: what it leaves in its log, how it answers Ctrl-C, and that a run folder has one run at a time."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import build_container
+
+from primus.engine.cause import read_cause
+from primus.engine.config import serialize
+
+pytestmark = pytest.mark.slow  # each test starts processes that import torch
+
+ENDLESS = {"train_iters": 100_000, "save": "ckpt", "save_interval": 100_000, "eval_iters": 0}
+FAILING = {"lr": 1e30, "min_lr": 1e30, "clip_grad": 0.0, "optimizer": "sgd", "lr_decay_style": "constant"}
+
+
+def container_file(folder: Path, **overrides: Any) -> Path:
+    config = build_container(folder, "run", 1, overrides)
+    file = folder / "config.yaml"
+    file.write_text(serialize.dump(config))
+    return file
+
+
+def start(*arguments: str | Path, **env: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "primus.engine.worker", *map(str, arguments)]
+    return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1", **env}, stderr=subprocess.PIPE, text=True)
+
+
+def end(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Return exit code and stderr."""
+    try:
+        return (process.communicate(timeout=120)[1], process.returncode)[::-1]
+    finally:
+        process.kill()
+
+
+def wait_for_training(folder: Path) -> None:
+    deadline = time.monotonic() + 120
+    metrics = folder / "g" / "u" / "run" / "metrics.jsonl"
+    while not (metrics.exists() and metrics.read_text()):
+        assert time.monotonic() < deadline, "no iteration was logged"
+        time.sleep(0.05)
+
+
+def broken_container(folder: Path) -> Path:
+    """A container whose run ends with an error that nobody foresaw."""
+    file = container_file(folder, train_iters=1)
+    (folder / "g" / "u" / "run").mkdir(parents=True)
+    (folder / "g" / "u" / "run" / "metrics.jsonl").mkdir()
+    return file
+
+
+def test_an_unforeseen_error_leaves_its_traceback_in_the_ranks_log_also_under_a_launcher(tmp_path: Path) -> None:
+    file = broken_container(tmp_path)
+    log = tmp_path / "g" / "u" / "run" / "logs" / "rank-0.log"
+    code, alone = end(start(file))
+    assert code == 3
+    assert "the run failed: IsADirectoryError" in alone
+    assert log.read_text().count("Traceback (most recent call last)") == 1
+    cause = tmp_path / "cause.json"
+    code, launched = end(start(file, TORCHELASTIC_ERROR_FILE=str(cause)))
+    assert code == 3
+    assert "IsADirectoryError" not in launched
+    assert log.read_text().count("Traceback (most recent call last)") == 2
+    found = read_cause(cause)
+    assert found is not None
+    assert found.log == str(log)
+
+
+def test_ctrl_c_ends_in_one_line_and_code_130(tmp_path: Path) -> None:
+    process = start(container_file(tmp_path, **ENDLESS))
+    wait_for_training(tmp_path)
+    process.send_signal(signal.SIGINT)
+    code, said = end(process)
+    assert code == 128 + signal.SIGINT
+    assert "Traceback" not in said
+    assert said.splitlines()[-1] == "interrupted; exit_signal_handler: true lets a run save before it ends"
+    assert not list(tmp_path.rglob("iter_*"))
+
+
+def test_ctrl_c_saves_where_signals_are_handled(tmp_path: Path) -> None:
+    process = start(container_file(tmp_path, **ENDLESS, exit_signal_handler=True))
+    wait_for_training(tmp_path)
+    process.send_signal(signal.SIGINT)
+    code, said = end(process)
+    assert code == 0, said
+    assert "exiting program after receiving SIGINT." in said
+    assert list(tmp_path.rglob("iter_*"))
+
+
+def test_a_second_run_in_the_same_folder_is_refused_and_a_killed_one_bars_nobody(tmp_path: Path) -> None:
+    file = container_file(tmp_path, **ENDLESS, num_workers=1)
+    first = start(file)
+    try:
+        wait_for_training(tmp_path)
+        rows = (tmp_path / "g" / "u" / "run" / "metrics.jsonl").read_text()
+        code, said = end(start(file))
+        assert code == 2
+        assert f"process {first.pid}" in said
+        assert len(said.splitlines()) == 1
+        assert (tmp_path / "g" / "u" / "run" / "metrics.jsonl").read_text().startswith(rows)
+    finally:
+        first.kill()
+        first.communicate()
+    code, said = end(start(container_file(tmp_path, train_iters=1)))
+    assert code == 0, said
+
+
+def test_a_worker_without_a_container_file_says_how_it_is_called() -> None:
+    code, said = end(start())
+    assert code == 2
+    assert said == "usage: python -m primus.engine.worker CONFIG, the config.yaml of a run folder\n"
