@@ -6,7 +6,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from primus.core.plan import Plan, Stage, plan_of
+from primus.core.plan import Place, Plan, plan_of
 from primus.engine.config import ConfigContainer
 
 __all__ = ["show_plan"]
@@ -24,7 +24,7 @@ def show_plan(config: ConfigContainer, world_size: int, console: Console | None 
     plan = plan_of(config, world_size)
     console.print(f"[bold]{config.run.exp_name}[/] would run in {config.run.folder}")
     console.print(_summary(config, plan))
-    console.print(_stages(plan.stages))
+    console.print(_places(plan.places))
     if 1 < world_size <= _LISTED_RANKS:
         console.print(_ranks(plan))
 
@@ -59,15 +59,15 @@ def _origin(config: ConfigContainer) -> str:
     return save.pretrained_checkpoint or f"random weights (seed {config.rng.seed})"
 
 
-def _stages(stages: Iterable[Stage]) -> Table:
+def _places(places: Iterable[Place]) -> Table:
     table = Table(title="On each rank (* estimated)", title_justify="left", box=box.SIMPLE_HEAD)
-    for name in ("stage", "ranks", "layers", "parameters", "weights", "gradients", "optimizer", "activations*", "total*"):
+    for name in ("pipeline", "ranks", "layers", "parameters", "weights", "gradients", "optimizer", "activations*", "total*"):
         table.add_column(name, justify="left" if name in ("ranks", "layers") else "right")
-    for stage in stages:
-        memory = stage.memory
+    for place in places:
+        memory = place.memory
         sizes = (memory.weights, memory.gradients, memory.optimizer, memory.activations, memory.total)
-        layers = f"{stage.layers.start}-{stage.layers.stop - 1}"
-        table.add_row(str(stage.number), _spans(stage.ranks), layers, f"{stage.parameters:,d}", *map(_size, sizes))
+        layers = ", ".join(_spans(tuple(chunk)) or "none" for chunk in place.layers)
+        table.add_row(str(place.number), _spans(place.ranks), layers, f"{place.parameters:,d}", *map(_size, sizes))
     return table
 
 

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from primus.engine.config import ConfigContainer, ModelConfig
 from primus.engine.config.batch import BatchPlan
 from primus.engine.config.model import GATED_ACTIVATIONS
+from primus.engine.config.pipeline import stage_of
 from primus.engine.config.recompute import stretches
 from primus.engine.model.size import padded_vocab_size, parameter_count, training_flops
 from primus.engine.parallel.layout import Layout
+from primus.engine.pipeline.schedules import Row, schedule_of
 
-__all__ = ["Memory", "Plan", "Stage", "plan_of"]
+__all__ = ["Memory", "Place", "Plan", "plan_of"]
 
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 _STATES = {"adam": 2, "sgd": 1}
@@ -37,12 +39,13 @@ class Memory:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stage:
-    """One pipeline stage; all of its ranks hold equally much."""
+class Place:
+    """One place in the pipeline; all ranks that stand there hold equally much."""
 
     number: int
     ranks: tuple[int, ...]
-    layers: range
+    layers: tuple[range, ...]
+    """Of each model chunk."""
     parameters: int
     """On each rank."""
     memory: Memory
@@ -53,7 +56,7 @@ class Plan:
     """A run before it starts."""
 
     layout: Layout
-    stages: tuple[Stage, ...]
+    places: tuple[Place, ...]
     parameters: int
     """Of the whole model."""
     microbatches: int
@@ -77,7 +80,7 @@ def plan_of(config: ConfigContainer, world_size: int) -> Plan:
     whole = parameter_count(model).total
     return Plan(
         layout=layout,
-        stages=tuple(_stage(config, layout, number) for number in range(layout.pipeline)),
+        places=_places(config, layout, batch.num_microbatches(samples)),
         parameters=whole,
         microbatches=batch.num_microbatches(samples),
         iterations=config.train.train_iters,
@@ -89,27 +92,53 @@ def plan_of(config: ConfigContainer, world_size: int) -> Plan:
     )
 
 
-def _stage(config: ConfigContainer, layout: Layout, number: int) -> Stage:
-    model = config.model
-    per_stage = model.num_layers // layout.pipeline
-    layers = range(number * per_stage, (number + 1) * per_stage)
-    parameters = _parameters_of_rank(model, layers)
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """Layers that follow one another, with the ends of the model if they are its first or last."""
+
+    layers: range
+    is_first: bool
+    is_last: bool
+    is_copy: bool
+    """Has an output matrix of its own that is tied to the embedding of another rank."""
+
+
+def _places(config: ConfigContainer, layout: Layout, microbatches: int) -> tuple[Place, ...]:
+    pipeline, size = config.model.pipeline, layout.pipeline
+    layers = pipeline.stage_layers(config.model.num_layers, size)
+    is_apart = config.model.tie_embeddings and size > 1 and pipeline.placement != "fold"
+    stages = [_Stage(ls, g == 0, g == len(layers) - 1, is_apart and g > 0) for g, ls in enumerate(layers)]
+    rows = schedule_of(pipeline, size, microbatches).rows
+    return tuple(
+        _place(
+            config,
+            layout,
+            number,
+            [stages[stage_of(pipeline.placement, size, number, chunk)] for chunk in range(pipeline.num_chunks)],
+            rows[number],
+        )
+        for number in range(size)
+    )
+
+
+def _place(config: ConfigContainer, layout: Layout, number: int, stages: list[_Stage], row: Row) -> Place:
+    parameters = sum(_parameters_of(config.model, stage) for stage in stages)
     replicas = layout.data * layout.context if config.ddp.use_distributed_optimizer else 1
-    return Stage(
+    return Place(
         number=number,
         ranks=tuple(rank for rank in range(layout.world_size) if layout.coordinates(rank).pp == number),
-        layers=layers,
+        layers=tuple(stage.layers for stage in stages),
         parameters=parameters,
         memory=Memory(
             weights=parameters * _BYTES[config.mixed_precision.params_dtype],
             gradients=parameters * _BYTES[config.mixed_precision.grad_dtype],
             optimizer=-(-parameters // replicas) * _state_bytes(config),
-            activations=_activation_bytes(config, layers, stages_behind=layout.pipeline - number),
+            activations=_activation_bytes(config, stages, row),
         ),
     )
 
 
-def _parameters_of_rank(model: ModelConfig, layers: range) -> int:
+def _parameters_of(model: ModelConfig, stage: _Stage) -> int:
     """Return the parameters of one rank: matrices are divided over tensor-parallel ranks, norms and output biases are not."""
     size, ranks = parameter_count(model), model.parallel.tensor_model_parallel_size
     norms_of = 2 if model.normalization == "LayerNorm" else 1
@@ -117,13 +146,11 @@ def _parameters_of_rank(model: ModelConfig, layers: range) -> int:
     if model.attention.qk_norm == "model":
         undivided += 2 * norms_of * model.attention.kv_channels
     table = padded_vocab_size(model) * model.hidden_size
-    count = len(layers) * ((size.layer - undivided) // ranks + undivided)
-    if layers.start == 0:
+    count = len(stage.layers) * ((size.layer - undivided) // ranks + undivided)
+    if stage.is_first:
         count += table // ranks + (size.embedding - table)
-    if layers.stop == model.num_layers:
-        # A tied output matrix is the table again, which a stage of its own needs a copy of.
-        is_copy = model.tie_embeddings and layers.start > 0
-        count += size.final_norm + (table if is_copy else size.output) // ranks
+    if stage.is_last:
+        count += size.final_norm + (table if stage.is_copy else size.output) // ranks
     return count
 
 
@@ -135,8 +162,19 @@ def _state_bytes(config: ConfigContainer) -> int:
     return each * (_STATES[config.optimizer.optimizer] * has_momentum + (precision < 4))
 
 
-def _activation_bytes(config: ConfigContainer, layers: range, *, stages_behind: int) -> int:
-    """Return what the forward passes that await their backward keep."""
+def _activation_bytes(config: ConfigContainer, stages: list[_Stage], row: Row) -> int:
+    """Return the most that forward passes keep for their backward at any moment of a step."""
+    kept, replayed = zip(*(_microbatch_bytes(config, stage) for stage in stages), strict=True)
+    releases = "W" if any(op.kind == "W" for op in row) else "B"
+    alive, peak = 0, 0
+    for op in row:
+        alive += kept[op.chunk] * ((op.kind == "F") - (op.kind == releases))
+        peak = max(peak, alive)
+    return int(peak + max(replayed))
+
+
+def _microbatch_bytes(config: ConfigContainer, stage: _Stage) -> tuple[int, int]:
+    """Return what one microbatch keeps, and what its largest replay holds besides."""
     model, attention = config.model, config.model.attention
     ranks = model.parallel.tensor_model_parallel_size
     tokens = config.train.micro_batch_size * model.seq_length // model.parallel.context_parallel_size
@@ -150,13 +188,15 @@ def _activation_bytes(config: ConfigContainer, layers: range, *, stages_behind: 
     width = _BYTES[config.mixed_precision.params_dtype]
     is_divided = model.parallel.sequence_parallel or model.recompute.distribute_saved_activations
     an_input = model.hidden_size // (ranks if is_divided else 1)
-    runs = [(len(stretch.layers) * (whole + divided), stretch.is_recomputed) for stretch in stretches(model.recompute, layers)]
+    runs = [
+        (len(stretch.layers) * (whole + divided), stretch.is_recomputed) for stretch in stretches(model.recompute, stage.layers)
+    ]
     a_token = sum(an_input if is_recomputed else size for size, is_recomputed in runs) * width
     replayed = max((size for size, is_recomputed in runs if is_recomputed), default=0) * width
-    if layers.stop == model.num_layers:
+    if stage.is_last:
         # The logits and their softmax in fp32.
         a_token += padded_vocab_size(model) // ranks * (width + max(4, width))
-    return tokens * (a_token * stages_behind + replayed)
+    return tokens * a_token, tokens * replayed
 
 
 def _num_checkpoints(config: ConfigContainer) -> int:

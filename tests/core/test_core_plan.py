@@ -73,7 +73,7 @@ def test_parameters_of_a_rank_are_those_the_model_has(model, tensor):
     from ranks import run_ranks
 
     model = with_degrees(model, tensor_model_parallel_size=tensor)
-    (stage,) = plan_of(container(model), tensor).stages
+    (stage,) = plan_of(container(model), tensor).places
     assert run_ranks(_count, tensor, model) == [stage.parameters] * tensor
 
 
@@ -94,10 +94,10 @@ def _count(rank: int, model: ModelConfig) -> int:
 @pytest.mark.parametrize("model", VARIANTS.values(), ids=VARIANTS)
 def test_stages_hold_the_whole_model(model):
     whole = plan_of(container(model), 1).parameters
-    stages = plan_of(container(with_degrees(model, pipeline_model_parallel_size=2)), 2).stages
+    stages = plan_of(container(with_degrees(model, pipeline_model_parallel_size=2)), 2).places
     copies = 96 * 16 if model.tie_embeddings else 0
     assert sum(stage.parameters for stage in stages) == whole + copies
-    assert [(stage.layers, stage.ranks) for stage in stages] == [(range(2), (0,)), (range(2, 4), (1,))]
+    assert [(stage.layers, stage.ranks) for stage in stages] == [((range(2),), (0,)), ((range(2, 4),), (1,))]
 
 
 @pytest.mark.parametrize(
@@ -108,24 +108,24 @@ def test_memory_follows_the_precision(dtype, bytes_each):
     grad_dtype = "float64" if dtype == "float64" else "float32"
     precision = MixedPrecisionConfig(params_dtype=dtype, grad_dtype=grad_dtype)
     plan = plan_of(container(mixed_precision=precision), 1)
-    memory = plan.stages[0].memory
+    memory = plan.places[0].memory
     assert (memory.weights, memory.gradients, memory.optimizer) == tuple(plan.parameters * each for each in bytes_each)
     assert memory.total == plan.parameters * sum(bytes_each) + memory.activations
 
 
 def test_the_distributed_optimizer_divides_its_state():
-    whole = plan_of(container(), 4).stages[0].memory.optimizer
-    assert plan_of(container(ddp=DDPConfig(use_distributed_optimizer=True)), 4).stages[0].memory.optimizer == whole // 4
+    whole = plan_of(container(), 4).places[0].memory.optimizer
+    assert plan_of(container(ddp=DDPConfig(use_distributed_optimizer=True)), 4).places[0].memory.optimizer == whole // 4
 
 
 def test_sgd_without_momentum_has_no_state():
     config = container(optimizer=OptimizerConfig(lr=1, optimizer="sgd", sgd_momentum=0.0))
-    assert plan_of(config, 1).stages[0].memory.optimizer == 0
+    assert plan_of(config, 1).places[0].memory.optimizer == 0
 
 
 def test_activations_shrink_with_tensor_and_sequence_parallelism_and_grow_with_depth():
     def activations(world_size=1, **degrees):
-        return plan_of(container(with_degrees(MODEL, **degrees)), world_size).stages[0].memory.activations
+        return plan_of(container(with_degrees(MODEL, **degrees)), world_size).places[0].memory.activations
 
     whole = activations()
     divided = activations(2, tensor_model_parallel_size=2)
@@ -139,7 +139,7 @@ def test_activations_shrink_with_tensor_and_sequence_parallelism_and_grow_with_d
 
 def test_recomputed_layers_keep_their_inputs_and_one_replay():
     def activations(**keys):
-        return plan_of(container(replace(MODEL, recompute=RecomputeConfig(**keys))), 1).stages[0].memory.activations
+        return plan_of(container(replace(MODEL, recompute=RecomputeConfig(**keys))), 1).places[0].memory.activations
 
     logits = 8 * 96 * 8
     a_layer, an_input = (activations() - logits) // 4, 8 * 16 * 4

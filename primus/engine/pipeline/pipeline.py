@@ -8,7 +8,7 @@ from primus.engine.model.builder import residual_dtype
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.pipeline.links import Links
 from primus.engine.pipeline.runtime import Forward, Gradients, execute
-from primus.engine.pipeline.schedules import Costs, RankPlan, build_schedule, forwards, rank_plan
+from primus.engine.pipeline.schedules import RankPlan, forwards, rank_plan, schedule_of
 from primus.engine.precision import dtype_of
 
 __all__ = ["Pipeline", "build_pipeline"]
@@ -31,17 +31,7 @@ class Pipeline:
         execute(self._evaluation(num_microbatches), forward=forward, gradients=None, links=self._links)
 
     def _training_plan(self, num_microbatches: int) -> RankPlan:
-        config, ranks = self._config, self._mesh.pp.size
-        schedule = build_schedule(
-            config.algorithm,
-            ranks,
-            num_microbatches,
-            num_chunks=config.num_chunks,
-            group_size=config.microbatch_group_size,
-            costs=_costs(config),
-            max_memory=config.max_memory,
-        )
-        return rank_plan(schedule, self._mesh.pp.index)
+        return rank_plan(schedule_of(self._config, self._mesh.pp.size, num_microbatches), self._mesh.pp.index)
 
     def _evaluation_plan(self, num_microbatches: int) -> RankPlan:
         config, ranks = self._config, self._mesh.pp.size
@@ -61,12 +51,3 @@ def build_pipeline(config: ConfigContainer, mesh: Mesh) -> Pipeline:
         posts_ahead=pipeline.communication_method == "async_p2p",
     )
     return Pipeline(pipeline, mesh, links)
-
-
-def _costs(config: PipelineConfig) -> Costs:
-    return Costs(
-        forward=config.cost_forward or 1000.0,
-        input_grad=config.cost_input_grad or 1000.0,
-        weight_grad=config.cost_weight_grad or 1000.0,
-        transfer=1.0,
-    )

@@ -10,7 +10,7 @@
 """
 
 from primus.engine.config.pipeline import ALGORITHMS, Algorithm
-from primus.engine.pipeline.schedules.algorithms import build_schedule
+from primus.engine.pipeline.schedules.algorithms import build_schedule, schedule_of
 from primus.engine.pipeline.schedules.forwards import forwards
 from primus.engine.pipeline.schedules.plan import Message, RankPlan, Task, rank_plan
 from primus.engine.pipeline.schedules.simulate import Costs, ScheduleError, Simulation, simulate
@@ -31,5 +31,6 @@ __all__ = [
     "build_schedule",
     "forwards",
     "rank_plan",
+    "schedule_of",
     "simulate",
 ]

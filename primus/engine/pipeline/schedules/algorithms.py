@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from primus.engine.config.pipeline import ALGORITHMS, V_SHAPED, Algorithm
+from primus.engine.config.pipeline import ALGORITHMS, V_SHAPED, Algorithm, PipelineConfig
 from primus.engine.pipeline.schedules.controllable import v_half, v_min
 from primus.engine.pipeline.schedules.heuristic import zb_heuristic
 from primus.engine.pipeline.schedules.one_f_one_b import interleaved, one_f_one_b, sequence_split
@@ -11,9 +11,30 @@ from primus.engine.pipeline.schedules.table import Schedule
 from primus.engine.pipeline.schedules.zero_bubble import zb_h1, zb_v
 from primus.errors import InputError
 
-__all__ = ["ALGORITHMS", "Algorithm", "build_schedule"]
+__all__ = ["ALGORITHMS", "Algorithm", "build_schedule", "schedule_of"]
 
+_COST = 1000.0
+"""Of an operation, where the heuristic is told nothing: a thousand times a transfer."""
 _FOLDED = {"zbv-formatted": zb_v, "v-half": v_half, "v-min": v_min}
+
+
+def schedule_of(config: PipelineConfig, num_ranks: int, num_microbatches: int) -> Schedule:
+    """Return the schedule that a configuration names."""
+    costs = Costs(
+        forward=config.cost_forward or _COST,
+        input_grad=config.cost_input_grad or _COST,
+        weight_grad=config.cost_weight_grad or _COST,
+        transfer=1.0,
+    )
+    return build_schedule(
+        config.algorithm,
+        num_ranks,
+        num_microbatches,
+        num_chunks=config.num_chunks,
+        group_size=config.microbatch_group_size,
+        costs=costs,
+        max_memory=config.max_memory,
+    )
 
 
 def build_schedule(
