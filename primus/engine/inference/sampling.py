@@ -11,12 +11,14 @@ __all__ = ["generate", "next_token"]
 
 
 def next_token(logits_V: Tensor, *, temperature: float, top_p: float, generator: torch.Generator) -> int:
-    """Draw a token from the smallest set of tokens whose probability reaches `top_p`; the likeliest at temperature 0."""
+    """Draw from the smallest set of tokens whose probability reaches `top_p`, one at least; the likeliest at temperature 0."""
     if temperature == 0.0:
         return int(logits_V.argmax())
     probabilities, order = torch.softmax(logits_V.float() / temperature, dim=-1).sort(descending=True)
     before = probabilities.cumsum(dim=-1) - probabilities
-    kept = probabilities.masked_fill(before >= top_p, 0.0)
+    is_out = before >= top_p
+    is_out[0] = False
+    kept = probabilities.masked_fill(is_out, 0.0)
     return int(order[torch.multinomial(kept, 1, generator=generator)])
 
 

@@ -42,3 +42,9 @@ def test_top_p_keeps_the_smallest_sufficient_set() -> None:
     drawn = {next_token(logits, temperature=1.0, top_p=0.7, generator=generator) for _ in range(200)}
     assert drawn == {0, 1}
     assert {next_token(logits, temperature=1.0, top_p=0.5, generator=generator) for _ in range(50)} == {0}
+
+
+def test_the_likeliest_token_is_always_kept() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.tensor([0.2, 0.5, 0.3]).log()
+    assert {next_token(logits, temperature=1.0, top_p=0.0, generator=generator) for _ in range(20)} == {1}
