@@ -83,7 +83,7 @@ def test_explain_tells_meaning_type_defaults_target_and_status(primus):
     assert "(primus/configs/modules/megatron/trainer_base.yaml:" in out
     assert "changes  scheduler.lr_decay_style" in out
     assert "status   live" in out
-    assert "least    1" in primus("config", "explain", "--", "--micro-batch-size").out
+    assert "range    at least 1\n" in primus("config", "explain", "--", "--micro-batch-size").out
     assert "status   pending: " in primus("config", "explain", "num_experts").out
 
 

@@ -35,10 +35,8 @@ def _lines(key: Key, settings: list[Value]) -> list[str]:
     if key.choices:
         words = [show_value(choice) for choice in key.choices] + ["null"] * spec.is_nullable
         lines.append(f"  choices  {', '.join(words)}")
-    if key.minimum is not None:
-        lines.append(f"  least    {show_value(key.minimum)}")
-    if key.maximum is not None:
-        lines.append(f"  largest  {show_value(key.maximum)}")
+    if key.bounds:
+        lines.append(f"  range    {', '.join(key.bounds)}")
     for position, value in enumerate(settings):
         lines.append(f"  {'default' if position == 0 else '':8} {show_value(value.value)}  ({value.source})")
     if key.target:

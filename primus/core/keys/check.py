@@ -129,14 +129,8 @@ def _is_no_choice(key: Key, value: Any) -> bool:
 
 def _range_fault(key: Key, value: Any) -> str | None:
     """Return the range in words if a number lies outside."""
-    low = -math.inf if key.minimum is None else key.minimum
-    high = math.inf if key.maximum is None else key.maximum
     numbers = [each for each in _each(value) if isinstance(each, (int, float)) and not isinstance(each, bool)]
-    if all(low <= number <= high for number in numbers):
-        return None
-    bounds = [f"at least {show_value(key.minimum)}"] * (key.minimum is not None)
-    bounds += [f"at most {show_value(key.maximum)}"] * (key.maximum is not None)
-    return " and ".join(bounds)
+    return None if all(map(key.holds, numbers)) else " and ".join(key.bounds)
 
 
 def _each(value: Any) -> Iterable[Any]:

@@ -32,3 +32,22 @@ class Key:
     """Least number allowed."""
     maximum: float | None = None
     """Largest number allowed."""
+    above: float | None = None
+    """Numbers are greater than it."""
+    below: float | None = None
+    """Numbers are less than it."""
+
+    @property
+    def bounds(self) -> list[str]:
+        """The range of its numbers in words."""
+        named = (("at least", self.minimum), ("above", self.above), ("at most", self.maximum), ("below", self.below))
+        return [f"{word} {bound:g}" for word, bound in named if bound is not None]
+
+    def holds(self, number: float) -> bool:
+        """Tell whether a number lies in the range."""
+        return (
+            (self.minimum is None or number >= self.minimum)
+            and (self.above is None or number > self.above)
+            and (self.maximum is None or number <= self.maximum)
+            and (self.below is None or number < self.below)
+        )

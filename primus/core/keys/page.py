@@ -47,7 +47,5 @@ def _meaning(key: Key) -> Iterator[str]:
     yield key.doc
     if key.status in ("pending", "inert") and key.reason:
         yield f"*{key.reason[0].upper()}{key.reason[1:]}.*"
-    if key.minimum is not None:
-        yield f"At least {show_value(key.minimum)}."
-    if key.maximum is not None:
-        yield f"At most {show_value(key.maximum)}."
+    for bound in key.bounds:
+        yield f"{bound.capitalize()}."

@@ -44,6 +44,13 @@ CASES: list[tuple[dict[str, Any], int, str]] = [
     ({"train_iters": None}, 1, "neither train_iters (exp.yaml:"),
     ({"train_iters": 0}, 1, "to evaluate without training set skip_train: true"),
     ({"train_iters": None, "train_samples": 5}, 1, "is less than one batch, global_batch_size 8"),
+    ({"train_iters": -1}, 1, "train_iters -1 (exp.yaml:"),
+    ({"train_iters": None, "train_samples": -8}, 1, "is less than one batch"),
+    # bounds
+    ({"adam_beta1": 1}, 1, "must be at least 0 and below 1."),
+    ({"adam_beta2": 1.0}, 1, "must be at least 0 and below 1."),
+    ({"distributed_timeout_minutes": 0}, 1, "must be above 0."),
+    ({"position_embedding_type": "yarn", "rotary_base": 1}, 1, "rotary_base 1.0 (exp.yaml:"),
     # schedules
     ({"lr": None}, 1, "lr is null (exp.yaml:"),
     ({"lr": 1e-5}, 1, "min_lr 0.0001 (exp.yaml:"),

@@ -19,7 +19,7 @@ def test_every_number_of_a_split_is_a_share(text: str, shares: tuple[float, floa
     assert split_shares(text) == pytest.approx(shares, abs=1e-15)
 
 
-@pytest.mark.parametrize("text", ["", "train", "1,2,3,4", "0,0", "1.2.3"])
+@pytest.mark.parametrize("text", ["", "train", "1,2,3,4", "0,0", "1.2.3", "-1,2,3"])
 def test_a_split_without_meaning_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"share|float"):
         split_shares(text)

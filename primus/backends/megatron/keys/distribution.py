@@ -17,7 +17,7 @@ ROWS = section(
             doc="Interleaved pipelines: post transfers one step ahead so that they hide behind compute."),
     live("distributed_backend", "str", "dist.backend", choices=("nccl", "gloo"),
          doc="Library of the collectives. A run on CPUs always uses gloo and says so."),
-    live("distributed_timeout_minutes", "float", "dist.timeout_minutes", minimum=0,
+    live("distributed_timeout_minutes", "float", "dist.timeout_minutes", above=0,
          doc="A collective that takes longer fails the run."),
     pending("defer_embedding_wgrad_compute", "bool", _PIPELINE,
             doc="The last stage computes the output layer's weight gradients after the schedule, in the cool-down bubble."),

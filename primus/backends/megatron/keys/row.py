@@ -14,10 +14,19 @@ Number = float | None
 
 
 def live(
-    name: str, kind: str, target: str, doc: str, *, choices: Choices = (), minimum: Number = None, maximum: Number = None
+    name: str,
+    kind: str,
+    target: str,
+    doc: str,
+    *,
+    choices: Choices = (),
+    minimum: Number = None,
+    maximum: Number = None,
+    above: Number = None,
+    below: Number = None,
 ) -> Key:
     """Return the row of a key that acts; `target` is where its value goes in the container."""
-    return Key(name, kind, choices, "live", target, doc, minimum=minimum, maximum=maximum)
+    return Key(name, kind, choices, "live", target, doc, minimum=minimum, maximum=maximum, above=above, below=below)
 
 
 def pending(

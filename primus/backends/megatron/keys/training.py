@@ -62,10 +62,11 @@ ROWS = section(
     pending("test_mode", "bool", "Cross-rank checks inside attention are",
             doc="In each forward compare the query and key norm weights and their gradients over tensor-parallel ranks. "
                 "It does not shorten the run."),
-    live("train_iters", "int?", "train.train_iters, scheduler.lr_decay_steps, scheduler.weight_decay_incr_steps", minimum=0,
-         doc="Optimizer iterations over all runs; a run resumed at k makes the remaining ones. Excludes `train_samples`."),
-    live("train_samples", "int?", "train.train_samples, scheduler.lr_decay_steps, scheduler.weight_decay_incr_steps", minimum=0,
-         doc="Length of the run in samples; schedules then count samples too. "
+    live("train_iters", "int?", "train.train_iters, scheduler.lr_decay_steps, scheduler.weight_decay_incr_steps",
+         doc="Optimizer iterations over all runs, at least 1; a run resumed at k makes the remaining ones. "
+             "Excludes `train_samples`."),
+    live("train_samples", "int?", "train.train_samples, scheduler.lr_decay_steps, scheduler.weight_decay_incr_steps",
+         doc="Length of the run in samples, at least one batch; schedules then count samples too. "
              "Needs `train_iters: null` and `lr_warmup_iters: 0`."),
     live("eval_iters", "int", "train.evaluation.eval_iters", minimum=0,
          doc="Global batches of one evaluation, of the validation after the run and of the test; 0 switches all three off."),

@@ -73,12 +73,14 @@ def learned_table_is_wanted(p: Params) -> Problems:
 
 
 def rotary_settings_are_possible(p: Params) -> Problems:
-    """A rotation turns pairs of channels at a positive base."""
+    """A rotation turns pairs of channels; YaRN asks which of them turn how often, which a base of 1 does not tell apart."""
     if position_type(p) not in _ROTARY:
         return
     for key in ("rotary_seq_len_interpolation_factor", "rope_scaling_factor", "rotary_scaling_factor"):
         if p[key] == 0:
             yield f"{p.where(key)} must be above 0."
+    if position_type(p) == "yarn" and p["rotary_base"] <= 1:
+        yield f"{p.where('rotary_base')} must be above 1 with {p.where('position_embedding_type')}; 10000 is usual."
     rotated = int(kv_channels(p) * p["rotary_percent"])
     if rotated < 2 or rotated % 2:
         yield (
