@@ -69,6 +69,27 @@ def test_validate_judges_every_file(primus):
     assert "gone.yaml: there is no such file" in outcome.err
 
 
+def test_validate_says_which_of_several_files_a_note_is_about(primus):
+    Path("idle.yaml").write_text(Path("tiny.yaml").read_text() + "      sgd_momentum: 0.5\n")
+    note = "sgd_momentum 0.5 (idle.yaml:23) has no effect: optimizer adam"
+    assert primus("config", "validate", "idle.yaml").err.startswith(f"note: {note}")
+    assert primus("config", "validate", "tiny.yaml", "idle.yaml").err.startswith(f"note: idle.yaml: {note}")
+
+
+def test_validate_looks_at_values_and_not_at_files(primus):
+    text = Path("tiny.yaml").read_text().replace("mock_data: true", "data_path: nowhere")
+    Path("text.yaml").write_text(text)
+    assert primus("config", "validate", "text.yaml").code == 0
+    assert "`train --dry-run`" in " ".join(primus("config", "validate", "--help").out.split())
+
+
+def test_validate_refuses_a_world_size_that_is_no_number(primus, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "abc")
+    outcome = primus("config", "validate", "tiny.yaml")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith("error: WORLD_SIZE is 'abc'")
+
+
 def test_validate_takes_the_fewest_ranks_that_fit(primus):
     Path("two.yaml").write_text(Path("tiny.yaml").read_text() + "      tensor_model_parallel_size: 2\n")
     assert "2 ranks" in primus("config", "validate", "two.yaml").out

@@ -1,4 +1,7 @@
-"""`primus config validate`: all checks that a start would make, on any number of files."""
+"""`primus config validate`: every value by itself and against the others, on any number of files.
+
+Data, tokenizer and checkpoints need not be on the machine where an experiment is written: `train --dry-run` looks at those.
+"""
 
 import math
 import os
@@ -11,11 +14,10 @@ from primus.cli.doors import build, keys_of
 from primus.cli.report import tell, tell_error
 from primus.core.experiment import Experiment, Module, load_experiment
 from primus.core.keys import check_values
+from primus.core.launch import check_numbers
 from primus.errors import EXIT_INPUT, ConfigError, InputError
 
 __all__ = ["validate"]
-
-_DEGREES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 
 
 def validate(
@@ -24,29 +26,32 @@ def validate(
         int | None, typer.Option(min=1, help="Ranks of the run.", show_default="WORLD_SIZE, or the fewest that fit")
     ] = None,
 ) -> None:
-    """Check experiments as a start would, without starting anything."""
+    """Check the values of experiments. What lies on disk (data, tokenizer, checkpoints) `train --dry-run` looks at."""
+    check_numbers(os.environ)
     asked = world_size or int(os.environ.get("WORLD_SIZE", "0")) or None
-    results = [_is_valid(file, asked) for file in files]
+    results = [_is_valid(file, asked, is_one=len(files) == 1) for file in files]
     if not all(results):
         raise typer.Exit(EXIT_INPUT)
 
 
-def _is_valid(file: Path, asked: int | None) -> bool:
+def _is_valid(file: Path, asked: int | None, *, is_one: bool) -> bool:
     try:
         experiment = load_experiment(file, (), os.environ)
-        summaries = _checked_modules(experiment, asked)
+        summaries, notices = _checked_modules(experiment, asked)
     except InputError as error:
         typer.echo(f"{file}: wrong")
         tell_error(error)
         return False
+    tell(notices if is_one else [f"{file}: {notice}" for notice in notices])
     typer.echo(f"{file}: ok ({'; '.join(summaries)})")
     return True
 
 
-def _checked_modules(experiment: Experiment, asked: int | None) -> list[str]:
-    """Return a line about each module; ConfigError with the problems of all of them."""
+def _checked_modules(experiment: Experiment, asked: int | None) -> tuple[list[str], list[str]]:
+    """Return a line about each module, and what is surprising; ConfigError with the problems of all of them."""
     problems: list[str] = []
-    summaries = []
+    summaries: list[str] = []
+    notices: list[str] = []
     for role, module in experiment.modules.items():
         ranks = asked or _fewest_ranks(module)
         try:
@@ -54,14 +59,16 @@ def _checked_modules(experiment: Experiment, asked: int | None) -> list[str]:
         except InputError as error:
             problems += error.problems
             continue
-        tell(built.notices)
+        notices += built.notices
         summaries.append(f"{role}: {len(module.params)} parameters, {ranks} rank{'s' * (ranks > 1)}")
     if problems:
         raise ConfigError(dict.fromkeys(problems))
-    return summaries
+    return summaries, notices
 
 
 def _fewest_ranks(module: Module) -> int:
     """Return the ranks of one model replica; wrong degrees count as 1 and are reported by the build."""
+    from primus.backends.megatron.patches.args.batch import DEGREES
+
     typed = check_values(keys_of(str(module.framework.value)), module.params).typed
-    return math.prod(max(1, typed[key].value) for key in _DEGREES if key in typed)
+    return math.prod(max(1, typed[key].value) for key in DEGREES if key in typed)

@@ -6,7 +6,7 @@
 """
 
 from primus.core.launch.options import LaunchOptions
-from primus.core.launch.place import Place, find_place
+from primus.core.launch.place import Place, check_numbers, find_place
 from primus.core.launch.start import become, start
 
-__all__ = ["LaunchOptions", "Place", "become", "find_place", "start"]
+__all__ = ["LaunchOptions", "Place", "become", "check_numbers", "find_place", "start"]

@@ -7,9 +7,10 @@ from primus.backends.megatron.params import Params, Problems, Rule, Unreadable, 
 from primus.core.keys import show_value
 from primus.engine.config.batch import BatchPlan
 
-__all__ = ["RULES", "batch_plan", "data_parallel_size", "global_batch_size", "rampup"]
+__all__ = ["DEGREES", "RULES", "batch_plan", "data_parallel_size", "global_batch_size", "rampup"]
 
-_DEGREES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+DEGREES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+"""Keys whose product is the ranks of one model replica."""
 
 
 def data_parallel_size(p: Params) -> int:
@@ -53,7 +54,7 @@ def world_is_divisible(p: Params) -> Problems:
     width = _model_width(p)
     if p.world_size % width == 0:
         return
-    degrees = [p.where(key) for key in _DEGREES if p[key] != 1]
+    degrees = [p.where(key) for key in DEGREES if p[key] != 1]
     product = " x ".join(degrees) + (f" = {width}" if len(degrees) > 1 else "")
     processes = "1 process" if p.world_size == 1 else f"{p.world_size} processes"
     yield f"the run has {processes}, no multiple of {product}: start {_nearest(p.world_size, width)}, or change the degree."
@@ -107,7 +108,7 @@ RULES: tuple[Rule, ...] = (
 
 def _model_width(p: Params) -> int:
     width = 1
-    for key in _DEGREES:
+    for key in DEGREES:
         width *= p[key]
     return width
 
