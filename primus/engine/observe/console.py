@@ -61,7 +61,6 @@ class Console(Sink):
             columns = (BarColumn(bar_width=24), TaskProgressColumn(), TextColumn("{task.description}"))
             self._progress = Progress(*columns, console=self._rich)
             self._task = self._progress.add_task("", total=total_iterations, completed=start_iteration)
-            self._progress.start()
 
     def write(self, record: Record) -> None:
         iteration = int(record["iteration"])
@@ -69,6 +68,8 @@ class Console(Sink):
         text = line_of(record, with_throughput=self._with_throughput)
         if self._progress is not None:
             description = f"{iteration}/{self._total} | {text} | ETA {eta}"
+            # Not before: what fails until the first iteration is over leaves the terminal as it was.
+            self._progress.start()
             self._progress.update(self._task, completed=iteration, description=description)
             if "validation_loss" in record or "test_loss" in record:
                 self._progress.console.print(f"iteration {iteration} | {text}", highlight=False)
@@ -77,7 +78,7 @@ class Console(Sink):
             sys.stderr.write(f"iteration {iteration:{width}d}/{self._total} | {text} | ETA {eta}\n")
             sys.stderr.flush()
 
-    def close(self) -> None:
+    def close(self, *, failed: bool) -> None:
         if self._progress is not None:
             self._progress.stop()
 

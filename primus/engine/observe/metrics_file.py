@@ -38,5 +38,5 @@ class MetricsFile(Sink):
     def write(self, record: Record) -> None:
         self._file.write(json.dumps(record) + "\n")
 
-    def close(self) -> None:
+    def close(self, *, failed: bool) -> None:
         self._file.close()

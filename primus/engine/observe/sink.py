@@ -4,11 +4,19 @@
 always in it.
 """
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
-__all__ = ["Record", "Sink"]
+__all__ = ["Record", "Sink", "close_all"]
+
+log = logging.getLogger(__name__)
 
 Record = Mapping[str, float | int]
+
+
+class _Closable(Protocol):
+    def close(self, *, failed: bool) -> None: ...
 
 
 class Sink:
@@ -20,5 +28,18 @@ class Sink:
     def write(self, record: Record) -> None:
         """Take the record of a logged interval (`log_interval`): means, rates, evaluations."""
 
-    def close(self) -> None:
-        """Flush; called once, also when the run fails."""
+    def close(self, *, failed: bool) -> None:
+        """Flush; called once, also when the run fails or is interrupted (`failed`)."""
+
+
+def close_all(listeners: Iterable[_Closable], *, failed: bool) -> None:
+    """Close every listener, whatever another does; then raise the first error, unless the run's own is to be told."""
+    errors: list[Exception] = []
+    for listener in listeners:
+        try:
+            listener.close(failed=failed)
+        except Exception as error:  # noqa: BLE001 - the others have still to be closed
+            log.warning("%s could not be closed: %s: %s", type(listener).__name__, type(error).__name__, error)
+            errors.append(error)
+    if errors and not failed:
+        raise errors[0]

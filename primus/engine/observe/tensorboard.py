@@ -30,7 +30,7 @@ class TensorBoard(Sink):
         self._add(evaluations, record, with_samples=True)
         self._add({t: v for t, v in scalars.items() if t not in evaluations}, record, with_samples=False)
 
-    def close(self) -> None:
+    def close(self, *, failed: bool) -> None:
         self._writer.close()
 
     def _add(self, scalars: Mapping[str, float], record: Record, *, with_samples: bool) -> None:

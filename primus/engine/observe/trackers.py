@@ -45,8 +45,8 @@ class WandB(Sink):
     def write(self, record: Record) -> None:
         self._run.log(interval_scalars(record, self._config), step=int(record["iteration"]))
 
-    def close(self) -> None:
-        self._run.finish()
+    def close(self, *, failed: bool) -> None:
+        self._run.finish(int(failed))
 
 
 class MLflow(Sink):
@@ -70,8 +70,8 @@ class MLflow(Sink):
     def write(self, record: Record) -> None:
         self._mlflow.log_metrics({k: float(v) for k, v in record.items()}, step=int(record["iteration"]))
 
-    def close(self) -> None:
-        self._mlflow.end_run()
+    def close(self, *, failed: bool) -> None:
+        self._mlflow.end_run("FAILED" if failed else "FINISHED")
 
 
 def _flatten(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:

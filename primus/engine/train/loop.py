@@ -6,9 +6,11 @@ the state and the outcome; it changes the run only through `stop` and `save`.
 
 from collections.abc import Callable, Iterator, Sequence
 
+from primus.engine.cause import noting_time
 from primus.engine.checkpoint.state import TrainState
 from primus.engine.config.batch import BatchPlan
 from primus.engine.data.loader import Batch
+from primus.engine.observe.sink import close_all
 from primus.engine.trace import Trace
 from primus.engine.train.step import StepOutcome, TrainStep
 
@@ -30,8 +32,8 @@ class Callback:
     def on_end(self, loop: "Loop") -> None:
         """Called once after the last iteration, also when the run stops early but not when it fails."""
 
-    def close(self) -> None:
-        """Called once at the very end, also when the run fails."""
+    def close(self, *, failed: bool) -> None:
+        """Called once at the very end, also when the run fails or is interrupted (`failed`)."""
 
 
 class Loop:
@@ -70,15 +72,12 @@ class Loop:
     def run(self) -> None:
         """Train to the end or until a callback stops the run."""
         try:
-            for callback in self.callbacks:
-                callback.on_start(self)
-            while not self.is_complete and self.stop_reason is None:
-                self._iterate()
-            for callback in self.callbacks:
-                callback.on_end(self)
-        finally:
-            for callback in self.callbacks:
-                callback.close()
+            with noting_time():
+                self._run()
+        except BaseException:
+            close_all(self.callbacks, failed=True)
+            raise
+        close_all(self.callbacks, failed=False)
 
     def stop(self, reason: str) -> None:
         """End the run after the present iteration."""
@@ -89,6 +88,14 @@ class Loop:
         if self.last_saved != self.state.iteration:
             self._save()
             self.last_saved = self.state.iteration
+
+    def _run(self) -> None:
+        for callback in self.callbacks:
+            callback.on_start(self)
+        while not self.is_complete and self.stop_reason is None:
+            self._iterate()
+        for callback in self.callbacks:
+            callback.on_end(self)
 
     def _iterate(self) -> None:
         consumed = self.state.consumed_train_samples

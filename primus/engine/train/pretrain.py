@@ -210,7 +210,7 @@ class _Report(Sink):
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def close(self) -> None:
+    def close(self, *, failed: bool) -> None:
         done = subprocess.run([sys.executable, "-m", "primus.engine.observe.report", str(self._folder)], check=False)
         if done.returncode == 0:
             log.info("report: %s", self._folder / "report" / "index.html")

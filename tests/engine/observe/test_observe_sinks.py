@@ -3,8 +3,10 @@
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from primus.engine.config import LoggerConfig
 from primus.engine.observe.averages import BlockAverage
@@ -12,6 +14,7 @@ from primus.engine.observe.console import Console, line_of
 from primus.engine.observe.metrics_file import MetricsFile, read_metrics
 from primus.engine.observe.report import main as report_main
 from primus.engine.observe.scalars import interval_scalars, step_scalars
+from primus.engine.observe.sink import Sink, close_all
 from primus.engine.observe.tensorboard import TensorBoard
 from primus.engine.observe.timers import timer_lines
 from primus.engine.observe.trackers import MLflow, WandB
@@ -37,7 +40,7 @@ RECORD = {
 def test_metrics_keep_floats_in_full_precision(tmp_path: Path) -> None:
     sink = MetricsFile(tmp_path / "metrics.jsonl", start_iteration=0)
     sink.write(RECORD)
-    sink.close()
+    sink.close(failed=False)
     (row,) = read_metrics(tmp_path / "metrics.jsonl")
     assert row == RECORD
 
@@ -47,7 +50,7 @@ def test_resumed_metrics_drop_rows_after_the_checkpoint_and_torn_lines(tmp_path:
     file.write_text("".join(json.dumps({"iteration": i}) + "\n" for i in (1, 2, 3)) + '{"iteration": 4, "lm_')
     sink = MetricsFile(file, start_iteration=2)
     sink.write({"iteration": 3, "lm_loss": 1.0})
-    sink.close()
+    sink.close(failed=False)
     assert [row["iteration"] for row in read_metrics(file)] == [1, 2, 3]
     assert read_metrics(file)[-1]["lm_loss"] == 1.0
 
@@ -55,7 +58,7 @@ def test_resumed_metrics_drop_rows_after_the_checkpoint_and_torn_lines(tmp_path:
 def test_plain_console_line_names_what_a_reader_wants(capsys: pytest.CaptureFixture[str]) -> None:
     sink = Console(total_iterations=10, start_iteration=0, with_throughput=True)
     sink.write(RECORD)
-    sink.close()
+    sink.close(failed=False)
     (line,) = capsys.readouterr().err.splitlines()
     for part in (
         "iteration  4/10",
@@ -105,7 +108,7 @@ def test_tensorboard_holds_scalars_by_iteration_and_by_samples(tmp_path: Path) -
     sink = TensorBoard(LoggerConfig(), tmp_path, config_text="a: 1")
     sink.step(RECORD)
     sink.write(RECORD)
-    sink.close()
+    sink.close(failed=False)
     events = EventAccumulator(str(tmp_path)).Reload()
     assert [(e.step, e.value) for e in events.Scalars("lm loss")] == [(4, pytest.approx(1 / 3))]
     assert [e.step for e in events.Scalars("lm loss vs samples")] == [32]
@@ -118,7 +121,7 @@ def test_tensorboard_interval_thins_scalars(tmp_path: Path) -> None:
     sink = TensorBoard(LoggerConfig(tensorboard_log_interval=2), tmp_path, config_text="")
     for iteration in (1, 2, 3, 4):
         sink.step(RECORD | {"iteration": iteration})
-    sink.close()
+    sink.close(failed=False)
     assert [e.step for e in EventAccumulator(str(tmp_path)).Reload().Scalars("lm loss")] == [2, 4]
 
 
@@ -129,7 +132,7 @@ def test_wandb_writes_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     sink = WandB(LoggerConfig(wandb_project="p", wandb_exp_name="e"), folder=tmp_path, settings={"a": {"b": 1}})
     sink.step(RECORD)
     sink.write(RECORD)
-    sink.close()
+    sink.close(failed=False)
     assert list(tmp_path.rglob("*.wandb"))
 
 
@@ -140,10 +143,53 @@ def test_mlflow_writes_metrics_and_parameters_to_a_folder(tmp_path: Path, monkey
     config = LoggerConfig(mlflow_run_name="r", mlflow_experiment_name="x")
     sink = MLflow(config, folder=tmp_path / "mlruns", settings={"a": {"b": 1}})
     sink.write(RECORD)
-    sink.close()
+    sink.close(failed=False)
+    assert _mlflow_status(tmp_path) == 3
     (metric,) = (tmp_path / "mlruns").rglob("metrics/lm_loss")
     assert metric.read_text().split()[2] == "4"
     assert [p.read_text() for p in (tmp_path / "mlruns").rglob("params/a.b")] == ["1"]
+
+
+def _mlflow_status(folder: Path) -> int:
+    """The store's number of a run's status: 3 finished, 4 failed."""
+    (meta,) = (file for file in (folder / "mlruns").rglob("meta.yaml") if "run_id" in file.read_text())
+    return int(yaml.safe_load(meta.read_text())["status"])
+
+
+@pytest.mark.filterwarnings("default")  # the tracker's own imports warn about themselves
+def test_mlflow_learns_that_a_run_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    config = LoggerConfig(mlflow_run_name="r", mlflow_experiment_name="y")
+    sink = MLflow(config, folder=tmp_path / "mlruns", settings={})
+    sink.close(failed=True)
+    assert _mlflow_status(tmp_path) == 4
+
+
+def test_wandb_learns_that_a_run_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr("wandb.init", lambda **_: SimpleNamespace(finish=ended.append))
+    for fails in (False, True):
+        sink = WandB(LoggerConfig(wandb_project="p"), folder=tmp_path, settings={})
+        sink.close(failed=fails)
+    assert ended == [0, 1]
+
+
+def test_every_listener_is_closed_whatever_another_does() -> None:
+    closed: list[str] = []
+
+    class Listener(Sink):
+        def __init__(self, name: str, error: Exception | None = None) -> None:
+            self.name, self.error = name, error
+
+        def close(self, *, failed: bool) -> None:
+            closed.append(self.name)
+            if self.error is not None:
+                raise self.error
+
+    with pytest.raises(OSError, match="full disk"):
+        close_all([Listener("a", OSError("full disk")), Listener("b"), Listener("c", ValueError("late"))], failed=False)
+    assert closed == ["a", "b", "c"]
 
 
 def test_report_has_curves_and_a_page(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_manual_gc_collects_on_schedule_only(monkeypatch: pytest.MonkeyPatch) ->
             callback.after_step(_Loop(iteration), None)  # type: ignore[arg-type]
         assert len(collected) == 1 + 2
     finally:
-        callback.close()
+        callback.close(failed=False)
     assert gc.isenabled()
 
 

@@ -23,5 +23,5 @@ class GarbageCollection(Callback):
         if self._interval and loop.state.iteration % self._interval == 0:
             gc.collect()
 
-    def close(self) -> None:
+    def close(self, *, failed: bool) -> None:
         gc.enable()

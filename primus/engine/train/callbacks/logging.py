@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from primus.engine.config import LoggerConfig
 from primus.engine.observe.averages import BlockAverage
 from primus.engine.observe.memory import memory_bytes
-from primus.engine.observe.sink import Sink
+from primus.engine.observe.sink import Sink, close_all
 from primus.engine.observe.timers import TimerReport
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.train.loop import Callback, Loop
@@ -73,9 +73,8 @@ class Logging(Callback):
         finally:
             self._started += time.perf_counter() - start
 
-    def close(self) -> None:
-        for sink in self._sinks:
-            sink.close()
+    def close(self, *, failed: bool) -> None:
+        close_all(self._sinks, failed=failed)
 
     def _step_record(self, loop: Loop, outcome: StepOutcome) -> dict[str, float | int]:
         record: dict[str, float | int] = {

@@ -15,5 +15,5 @@ class Profiling(Callback):
     def before_step(self, loop: Loop) -> None:
         self._profiler.before_iteration(loop.state.iteration + 1)
 
-    def close(self) -> None:
+    def close(self, *, failed: bool) -> None:
         self._profiler.finish()
