@@ -18,6 +18,7 @@ from primus.engine.config import ConfigContainer, serialize
 from primus.engine.host_memory import keep_freed_memory
 from primus.engine.lifeline import end_with_launcher
 from primus.errors import EXIT_DONE, EXIT_RUN, InputError, PrimusError
+from primus.run_config import put_back_config
 from primus.run_lock import occupy
 
 __all__ = ["main"]
@@ -42,6 +43,8 @@ def main(arguments: list[str]) -> int:
 
         pretrain(config, process_start=started)
     except PrimusError as error:
+        if config is not None and rank == 0 and isinstance(error, InputError):
+            put_back_config(Path(config.run.folder))
         return _end(rank, config, str(error), error.exit_code, error)
     except KeyboardInterrupt as error:
         message = "interrupted; exit_signal_handler: true lets a run save before it ends"

@@ -13,9 +13,10 @@ from pathlib import Path
 from primus.core.launch.place import Place
 from primus.cores import num_cores
 from primus.errors import InputError
+from primus.run_config import write_config
 from primus.run_lock import check_free
 
-__all__ = ["Become", "become", "sample_command", "start", "write_config"]
+__all__ = ["Become", "become", "sample_command", "start"]
 
 Become = Callable[[list[str], Mapping[str, str]], None]
 
@@ -24,7 +25,7 @@ def start(container: str, run_folder: Path, place: Place, env: Mapping[str, str]
     """Hand the process over to the run that `container` (the text of a container file) describes."""
     if place.rank == 0:
         check_free(run_folder)
-    config = str(write_config(container, run_folder)) if place.rank == 0 else _private_copy(container)
+    config = _write_config(container, run_folder) if place.rank == 0 else _private_copy(container)
     worker_env = {**env, **place.env}
     worker_env.setdefault("OMP_NUM_THREADS", str(max(1, num_cores() // place.local_size)))
     become([sys.executable, "-m", *_module(place, config)], worker_env)
@@ -43,17 +44,11 @@ def sample_command(config: Path, options: Mapping[str, object]) -> list[str]:
     return [sys.executable, "-m", "primus.engine.generate", str(config), *words]
 
 
-def write_config(container: str, run_folder: Path) -> Path:
-    """Write `config.yaml` whole or not at all: the ranks of other machines may be reading it."""
-    file = run_folder / "config.yaml"
+def _write_config(container: str, run_folder: Path) -> str:
     try:
-        run_folder.mkdir(parents=True, exist_ok=True)
-        draft = run_folder / f".config.{os.getpid()}.yaml"
-        draft.write_text(container, encoding="utf-8")
-        draft.replace(file)
+        return str(write_config(container, run_folder))
     except OSError as error:
         raise InputError(f"the run folder {run_folder} cannot be written: {error}. Choose another workspace.") from error
-    return file
 
 
 def _private_copy(container: str) -> str:

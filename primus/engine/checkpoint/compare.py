@@ -5,12 +5,12 @@ what the run has no use for "missing"; messages say which side lacks it instead.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Difference", "architecture_problems", "difference", "refusal", "remarks", "summary"]
+__all__ = ["Difference", "architecture_problems", "changes", "difference", "refusal", "remarks", "summary"]
 
 Shape = tuple[int, ...]
 
@@ -31,6 +31,9 @@ _ARCHITECTURE = (
     ("tie_embeddings",),
 )
 """Fields of the model that must agree on a full resume: some change the function without changing a shape."""
+
+_NUMERICAL = ("train", "model", "optimizer", "scheduler", "dataset", "tokenizer", "rng", "mixed_precision", "ddp")
+"""Parts of the configuration that bear on the numbers."""
 
 _LAYER = re.compile(r"((?:optimizer\.state\.\w+\.)?decoder\.layers\.\d+)\..+")
 _SHOWN = 12
@@ -69,6 +72,14 @@ def architecture_problems(saved: Mapping[str, Any], ours: Mapping[str, Any]) -> 
     ]
 
 
+def changes(saved: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
+    """Return `path: before -> now` of each setting that bears on the numbers and has changed since a checkpoint."""
+    before, now = (
+        {path: value for part in _NUMERICAL for path, value in _leaves(side.get(part, {}), part)} for side in (saved, ours)
+    )
+    return [f"{path}: {before[path]} -> {value}" for path, value in now.items() if path in before and before[path] != value]
+
+
 def summary(names: Sequence[str]) -> str:
     """List tensors briefly: a layer's tensors are one entry."""
     counts: dict[str, int] = {}
@@ -104,6 +115,14 @@ def remarks(found: Difference, strictness: str) -> list[str]:
     if found.not_wanted and strictness in ("log_all", "return_all"):
         lines.append(f"NOT used, in the checkpoint only: {summary(found.not_wanted)}")
     return lines
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _leaves(inner, f"{path}.{name}")
+    else:
+        yield path, value
 
 
 def _at(values: Mapping[str, Any], path: Sequence[str]) -> Any:

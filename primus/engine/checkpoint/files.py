@@ -107,7 +107,7 @@ def save_object(path: Path, value: Any) -> Record:
 
 @dataclass(frozen=True, slots=True)
 class Checksums:
-    """The records of a checkpoint; empty where the file is lost, or where another program wrote none."""
+    """The records of a checkpoint; empty where the file is lost."""
 
     folder: Path
     records: Mapping[str, Record] = field(default_factory=dict)
@@ -121,6 +121,8 @@ class Checksums:
             return cls(folder, {entry["file"]: Record(**entry) for entry in entries})
         except FileNotFoundError:
             return cls(folder)
+        except OSError as error:
+            raise damaged(path, f"it cannot be read ({error.strerror})") from error
         except (ValueError, KeyError, TypeError) as error:
             raise damaged(path, f"it is not what was written ({error})") from error
 
@@ -159,11 +161,13 @@ class Checksums:
 
 def map_file(path: Path) -> memoryview:
     """Return a file's bytes without reading them yet. Private: writing to them changes no file."""
-    with path.open("rb") as stream:
-        try:
+    try:
+        with path.open("rb") as stream:
             return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY))
-        except ValueError as error:
-            raise damaged(path, "it is empty") from error
+    except OSError as error:
+        raise damaged(path, f"it cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise damaged(path, "it is empty") from error
 
 
 def unpack(data: memoryview, path: Path, what: str) -> Any:

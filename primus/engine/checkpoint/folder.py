@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Literal
 
+from primus.errors import InputError
+
 __all__ = [
     "CHECKSUMS",
     "METADATA",
@@ -53,7 +55,11 @@ def complete_iterations(base: Path) -> list[int]:
     """Return the iterations of all complete checkpoints, ascending; other folders do not count."""
     if not base.is_dir():
         return []
-    matches = ((_FOLDER.fullmatch(child.name), child) for child in base.iterdir())
+    try:
+        children = list(base.iterdir())
+    except OSError as error:
+        raise InputError(f"the checkpoint folder {base} cannot be read: {error.strerror}") from error
+    matches = ((_FOLDER.fullmatch(child.name), child) for child in children)
     whole = {int(match[1]) for match, child in matches if match and format_of(child)}
     return sorted(whole | _aside(base).keys())
 
@@ -143,11 +149,15 @@ def retain(base: Path, *, newest_iteration: int, previous: int | None, interval:
 def write_durably(file: Path, data: bytes) -> None:
     """Write a small file so that it is either the old one or the new one, whatever happens."""
     temporary = file.with_name(f".{file.name}.tmp")
-    with temporary.open("wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(file)
+    try:
+        with temporary.open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(file)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(file)) from error
     sync_folder(file.parent)
 
 

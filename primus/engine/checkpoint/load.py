@@ -14,7 +14,7 @@ import torch
 
 from primus.engine.checkpoint import dist_format
 from primus.engine.checkpoint.agree import everywhere, on_first
-from primus.engine.checkpoint.compare import Difference, architecture_problems, difference, refusal, remarks
+from primus.engine.checkpoint.compare import Difference, architecture_problems, changes, difference, refusal, remarks
 from primus.engine.checkpoint.files import Checksums, unpack
 from primus.engine.checkpoint.folder import format_of
 from primus.engine.checkpoint.save import COMMON, rng_name, saved_layout
@@ -85,6 +85,9 @@ def load_checkpoint(
     _take_rng(start, source, mesh, loaded)
     _report(start, config, source, model, loaded)
     loaded.report += remarks(found, config.strictness)
+    changed = [] if start.weights_only else changes(common["container"], container)
+    if changed:
+        loaded.report.append(f"changed since iteration {common['iteration']} was saved: {'; '.join(changed)}")
     return loaded
 
 

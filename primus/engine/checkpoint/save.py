@@ -148,5 +148,10 @@ def _note(progress: Progress, contents: Contents, deleted: int | None) -> None:
 def _failure(base: Path, iteration: int, error: OSError) -> str:
     where = error.filename or base
     whole = folder.complete_iterations(base)
+    if iteration in whole:
+        return (
+            f"the checkpoint of iteration {iteration} is written, but {error.filename or base / folder.TRACKER} is not: "
+            f"{error.strerror}; a resume goes on from iteration {folder.newest(base)[0]}"
+        )
     left = f"the checkpoint of iteration {whole[-1]} is intact" if whole else "there is no earlier checkpoint"
     return f"the checkpoint of iteration {iteration} could not be written: {error.strerror} ({where}); {left}"

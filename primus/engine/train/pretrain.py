@@ -42,6 +42,7 @@ from primus.engine.train.loop import Callback, Loop
 from primus.engine.train.stages import Stages
 from primus.engine.train.step import TrainStep
 from primus.errors import InputError
+from primus.run_config import accept_config
 
 __all__ = ["build_loop", "choose_device", "pretrain", "with_vocabulary"]
 
@@ -105,6 +106,8 @@ def _run(config: ConfigContainer, tokenizer: Tokenizer, start: Start | None, mes
     # Before the model: wrong data are told sooner, and loader processes are forked while this one is small.
     sources = Sources(config, tokenizer, mesh, plan)
     parts = assemble(config, mesh, start)
+    if mesh.rank == 0:
+        accept_config(Path(config.run.folder))
     loop = build_loop(parts, sources.feeds(parts.state), plan, process_start)
     if start is not None and not start.weights_only and start.folder.parent == Path(config.checkpoint.save or ""):
         loop.last_saved = start.iteration

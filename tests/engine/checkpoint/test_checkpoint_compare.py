@@ -8,7 +8,7 @@ import torch
 from ranks import run_ranks
 from small_run import MODEL_CONFIG, SmallRun, ranked_run, single_run
 
-from primus.engine.checkpoint.compare import architecture_problems, difference, summary
+from primus.engine.checkpoint.compare import architecture_problems, changes, difference, summary
 from primus.engine.config import CheckpointConfig
 from primus.engine.parallel.layout import Layout
 from primus.engine.parallel.sharding import Chunk, Shards
@@ -46,6 +46,16 @@ def surplus(folder: Path) -> SmallRun:
 def test_missing_weights_are_fatal_and_listed(tmp_path: Path, strictness: str) -> None:
     with pytest.raises(InputError, match=r"not in the checkpoint .*: decoder\.layers\.4\.\* \(1 tensors\)"):
         lacking(tmp_path).load(config(tmp_path, strictness=strictness))
+
+
+def test_what_has_changed_since_is_told_and_the_rest_is_not() -> None:
+    saved = {"model": {"seq_length": 32, "attention": {"dropout": 0.0}}, "rng": {"seed": 7}, "logger": {"level": "INFO"}}
+    ours = {
+        "model": {"seq_length": 64, "attention": {"dropout": 0.1}, "new": 1},
+        "rng": {"seed": 7},
+        "logger": {"level": "DEBUG"},
+    }
+    assert changes(saved, ours) == ["model.seq_length: 32 -> 64", "model.attention.dropout: 0.0 -> 0.1"]
 
 
 @pytest.mark.parametrize("strictness", ["log_unexpected", "log_all", "return_unexpected", "return_all", "ignore_all"])

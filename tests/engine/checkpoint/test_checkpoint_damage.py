@@ -80,6 +80,30 @@ def test_an_unreadable_record_of_checksums_is_named(tmp_path: Path) -> None:
     load_fails(config(tmp_path), "checksums.json is damaged")
 
 
+@pytest.mark.parametrize("name", ["common.pt", "checksums.json"])
+def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, name: str) -> None:
+    path = single_run(values=1).save(config(tmp_path), 2) / name
+    path.unlink()
+    path.mkdir()
+    reason = "cannot be read" if name == "checksums.json" else "it is missing"
+    load_fails(config(tmp_path), rf"{name} is damaged: .*{reason}")
+
+
+def test_a_full_disk_at_the_tracker_says_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    single_run(values=1).save(config(tmp_path), 2)
+    original = Path.replace
+
+    def replace(self: Path, target: Path) -> Path:
+        if Path(target).name == "latest_checkpointed_iteration.txt":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return original(self, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    with pytest.raises(RunError, match=r"iteration 4 is written, but .*iteration.txt is not.*goes on from iteration 2"):
+        single_run(values=2).save(config(tmp_path), 4)
+    assert {p.name for p in tmp_path.iterdir()} == {"iter_0000002", "iter_0000004", "latest_checkpointed_iteration.txt"}
+
+
 @pytest.mark.parametrize("ckpt_format", FORMATS)
 def test_weights_that_nothing_can_check_are_not_trained_on(tmp_path: Path, ckpt_format: str) -> None:
     c = config(tmp_path, ckpt_format=ckpt_format)
