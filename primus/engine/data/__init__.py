@@ -1,6 +1,6 @@
 """From text to microbatches. This door imports nothing: all but the samplers and the loader start without torch.
 
-- `indexed.py`: Megatron's .bin/.idx files
+- `indexed.py`, `index_check.py`: Megatron's .bin/.idx files, opened only if they agree with themselves
 - `gpt_index.py`, `gpt_dataset.py`: which tokens make up which sample
 - `blended.py`: several corpora in proportion
 - `mock.py`: made-up documents

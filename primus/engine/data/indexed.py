@@ -18,6 +18,7 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
+from primus.engine.data.index_check import check_index
 from primus.errors import InputError
 
 __all__ = ["IndexedDataset", "IndexedDatasetBuilder", "best_dtype", "merge"]
@@ -34,6 +35,7 @@ _DTYPES: dict[int, type[np.generic]] = {
     7: np.float32,
     8: np.uint16,
 }
+_FLOATS = (6, 7)
 _CODES = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
 
 
@@ -49,14 +51,17 @@ class IndexedDataset:
     """Sequences of a prefix, memory-mapped, or read one by one with `mmap=False`."""
 
     def __init__(self, prefix: str | Path, *, mmap: bool = True) -> None:
-        """Open a prefix; InputError if a file is missing, foreign or shorter than its index says."""
+        """Open a prefix; InputError if a file is missing, foreign, unreadable or not what its index says."""
         self.prefix, self._mmap = str(prefix), mmap
         index, self._bin = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
-        for file in (index, self._bin):
-            if not file.is_file():
-                raise InputError(f"dataset {prefix}: {file} does not exist; a dataset is a prefix with a .bin and an .idx file")
-        self.dtype, self.sequence_lengths, self._offsets, self.document_indices = _read_index(index)
-        self._check_size()
+        try:
+            for file in (index, self._bin):
+                if not file.is_file():
+                    raise InputError(_missing(self.prefix, file))
+            self.dtype, self.sequence_lengths, self._offsets, self.document_indices, needed = _read_index(index)
+            self._check_size(needed)
+        except OSError as error:
+            raise InputError(f"dataset {prefix}: {error.filename} cannot be read: {error.strerror}") from error
         self._tokens: NDArray[np.generic] | None = None
 
     def __len__(self) -> int:
@@ -89,9 +94,9 @@ class IndexedDataset:
             self._tokens = np.empty(0, self.dtype) if empty else np.memmap(self._bin, self.dtype, mode="r")
         return self._tokens
 
-    def _check_size(self) -> None:
-        needed = int(self._offsets[-1]) + int(self.sequence_lengths[-1]) * self.dtype.itemsize if len(self) else 0
-        found = self._bin.stat().st_size
+    def _check_size(self, needed: int) -> None:
+        with self._bin.open("rb") as file:
+            found = file.seek(0, os.SEEK_END)
         if found < needed:
             raise InputError(
                 f"dataset {self.prefix}: {self._bin} is truncated: the index asks for {needed:,d} bytes, "
@@ -99,7 +104,15 @@ class IndexedDataset:
             )
 
 
-def _read_index(file: Path) -> tuple[np.dtype[np.generic], NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+def _missing(prefix: str, file: Path) -> str:
+    stem = Path(prefix).with_suffix("")
+    if Path(prefix).suffix in (".bin", ".idx") and Path(f"{stem}.idx").is_file():
+        return f"dataset {prefix}: a dataset is named by its prefix, without .bin or .idx; use {stem}"
+    return f"dataset {prefix}: {file} does not exist; a dataset is a prefix with a .bin and an .idx file"
+
+
+def _read_index(file: Path) -> tuple[np.dtype[np.generic], NDArray[np.int32], NDArray[np.int64], NDArray[np.int64], int]:
+    """Return dtype, lengths, offsets, documents, and the bytes of all sequences."""
     # Mapped, so that the ranks and loader processes of a machine share one copy of a large index.
     data = np.memmap(file, np.uint8, mode="r") if file.stat().st_size else np.empty(0, np.uint8)
     if len(data) < _HEADER.size or data[: len(_MAGIC)].tobytes() != _MAGIC:
@@ -108,15 +121,18 @@ def _read_index(file: Path) -> tuple[np.dtype[np.generic], NDArray[np.int32], ND
     needed = _HEADER.size + 12 * sequences + 8 * entries
     if version != 1 or code not in _DTYPES:
         raise InputError(f"{file}: version {version} with dtype code {code} is unknown; version 1 and codes 1 to 8 are read")
+    if code in _FLOATS:
+        raise InputError(
+            f"{file}: its .bin holds {np.dtype(_DTYPES[code])} numbers, not the ids of tokens; prepare the text again"
+        )
     if len(data) < needed:
         raise InputError(f"{file} is truncated: {len(data):,d} bytes instead of {needed:,d}; prepare the dataset again")
     at = _HEADER.size
     lengths = np.frombuffer(data, np.int32, sequences, at)
     offsets = np.frombuffer(data, np.int64, sequences, at + 4 * sequences)
     documents = np.frombuffer(data, np.int64, entries, at + 12 * sequences)
-    if entries and documents[-1] != sequences:
-        raise InputError(f"{file}: its documents end at sequence {documents[-1]}, but it has {sequences}; prepare it again")
-    return np.dtype(_DTYPES[code]), lengths, offsets, documents
+    dtype = np.dtype(_DTYPES[code])
+    return dtype, lengths, offsets, documents, check_index(file, lengths, offsets, documents, dtype.itemsize)
 
 
 class IndexedDatasetBuilder:

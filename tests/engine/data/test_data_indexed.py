@@ -1,7 +1,10 @@
 """Indexed token files: bytes, refusals, and what an interrupted writer leaves behind."""
 
+import builtins
+import io
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -91,11 +94,91 @@ def test_damaged_files_are_named_with_what_is_wrong(tmp_path: Path) -> None:
         (index[:9] + b"\x02" + index[10:], "version 2 with dtype code 8 is unknown"),
         (index[:17] + b"\x63" + index[18:], "version 1 with dtype code 99 is unknown"),
         (index[:100], "is truncated: 100 bytes instead of 142"),
-        (index[:-8] + b"\x04" + index[-7:], "documents end at sequence 4, but it has 5"),
+        (index[:17] + b"\x07" + index[18:], r"d\.idx: its \.bin holds float32 numbers, not the ids of tokens"),
     ):
         (tmp_path / "d.idx").write_bytes(damaged)
         with pytest.raises(InputError, match=message):
             IndexedDataset(tmp_path / "d")
+
+
+@pytest.mark.parametrize(
+    ("array", "entry", "value", "message"),
+    [
+        ("lengths", 2, -5, "the length of sequence 2 is -5"),
+        ("lengths", 2, 2_000_000_000, "sequence 3 starts at byte 24, but those before it end at byte 4000000014"),
+        ("offsets", 0, 8, "sequence 0 starts at byte 8, but those before it end at byte 0"),
+        ("offsets", 1, 1 << 40, "sequence 1 starts at byte 1099511627776, but those before it end at byte 8"),
+        ("offsets", 3, -24, "sequence 3 starts at byte -24, but those before it end at byte 24"),
+        ("offsets", 4, 29, "sequence 4 starts at byte 29, but those before it end at byte 28"),
+        ("documents", 0, 1, "its first document starts at sequence 1, not at 0"),
+        ("documents", 1, 3, "document 1 reaches from sequence 3 to 2"),
+        ("documents", 3, 1 << 60, f"document 3 reaches from sequence {1 << 60} to 4"),
+        ("documents", 5, 4, "its documents end at sequence 4, but it has 5"),
+        ("documents", 5, 1 << 60, f"its documents end at sequence {1 << 60}, but it has 5"),
+    ],
+)
+@pytest.mark.parametrize("chunk", [2, 1 << 16])
+def test_an_index_that_contradicts_itself_is_refused_by_entry(
+    array: str, entry: int, value: int, message: str, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("primus.engine.data.index_check._CHUNK", chunk)
+    write(tmp_path / "d", DOCUMENTS)
+    assert read(tmp_path / "d") == DOCUMENTS
+    index = bytearray((tmp_path / "d.idx").read_bytes())
+    start, dtype = {"lengths": (34, "<i4"), "offsets": (54, "<i8"), "documents": (94, "<i8")}[array]
+    at = start + entry * np.dtype(dtype).itemsize
+    index[at : at + np.dtype(dtype).itemsize] = np.array([value], dtype).tobytes()
+    (tmp_path / "d.idx").write_bytes(index)
+    with pytest.raises(InputError, match=rf"{tmp_path}/d\.idx is damaged: {message}"):
+        IndexedDataset(tmp_path / "d")
+
+
+def test_a_last_sequence_that_reaches_beyond_the_tokens_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "d", DOCUMENTS)
+    index = (tmp_path / "d.idx").read_bytes()
+    (tmp_path / "d.idx").write_bytes(index[:50] + b"\x07" + index[51:])
+    with pytest.raises(InputError, match=r"d\.bin is truncated: the index asks for 42 bytes, the file has 40"):
+        IndexedDataset(tmp_path / "d")
+
+
+def test_an_index_without_documents_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "d", DOCUMENTS)
+    index = (tmp_path / "d.idx").read_bytes()
+    (tmp_path / "d.idx").write_bytes(index[:26] + bytes(8) + index[34:])
+    with pytest.raises(InputError, match=r"d\.idx is damaged: it has no array of documents"):
+        IndexedDataset(tmp_path / "d")
+
+
+@pytest.mark.parametrize("suffix", [".idx", ".bin"])
+def test_files_that_may_not_be_read_are_named(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "d", DOCUMENTS)
+    opened = io.open
+
+    def refuse(file: Any, *words: Any, **more: Any) -> Any:
+        if str(file).endswith(suffix):
+            raise PermissionError(13, "Permission denied", str(file))
+        return opened(file, *words, **more)
+
+    monkeypatch.setattr(io, "open", refuse)
+    monkeypatch.setattr(builtins, "open", refuse)
+    with pytest.raises(InputError, match=rf"dataset {tmp_path}/d: {tmp_path}/d\{suffix} cannot be read: Permission denied"):
+        IndexedDataset(tmp_path / "d")
+
+
+def test_a_folder_that_may_not_be_entered_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, **_: Any) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    with pytest.raises(InputError, match=rf"{tmp_path}/d\.idx cannot be read: Permission denied"):
+        IndexedDataset(tmp_path / "d")
+
+
+@pytest.mark.parametrize("suffix", [".bin", ".idx"])
+def test_a_files_name_for_a_prefix_is_answered_with_the_prefix(suffix: str, tmp_path: Path) -> None:
+    write(tmp_path / "d", DOCUMENTS)
+    with pytest.raises(InputError, match=rf"d\{suffix}: a dataset is named by its prefix, without \.bin or \.idx; use .*/d$"):
+        IndexedDataset(tmp_path / f"d{suffix}")
 
 
 def test_interrupted_writing_keeps_the_dataset_that_was_there(tmp_path: Path) -> None:
