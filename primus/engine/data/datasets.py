@@ -86,8 +86,8 @@ def _mock(rules: SampleRules, vocab_size: int, number: int, size: int | None) ->
 
 
 def _blend(config: DatasetConfig, blend: Blend, rules: SampleRules, number: int, size: int | None, whole: bool) -> Dataset:
-    # A split's own only prefix needs no weight; one that is divided by `split` keeps its surplus, as in Megatron-Core.
-    if len(blend.prefixes) == 1 and (whole or blend.weights is None):
+    # An only prefix needs no weight; one that `split` divides into sets of a size keeps its surplus, as in Megatron-Core.
+    if len(blend.prefixes) == 1 and (whole or blend.weights is None or size is None):
         return _indexed(config, blend.prefixes[0], rules, number, size, whole)
     cache = Path(config.cache_path) if config.cache_path else None
     if blend.weights is None:

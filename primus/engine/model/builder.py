@@ -14,7 +14,7 @@ from primus.engine.model.attention import ExplicitAttention, FusedAttention, Gat
 from primus.engine.model.dropout import BiasDropoutAdd
 from primus.engine.model.embedding import Embedding, PositionEmbedding, VocabParallelEmbedding
 from primus.engine.model.gpt import GPTModel
-from primus.engine.model.initialise import initialise
+from primus.engine.model.initialise import initialise, zero_padding
 from primus.engine.model.layer import Decoder, Layer, residual_after_norm, residual_before_norm
 from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
 from primus.engine.model.mlp import MLP
@@ -70,6 +70,8 @@ def build_model(
         chunks.append(_chunk(config, place, layers[stage], ends, cross_entropy_in_fp16))
     if config.init.perform:
         initialise(chunks, seed=seed, tp=mesh.tp)
+    else:
+        zero_padding(chunks, tp=mesh.tp)
     return tuple(chunks)
 
 

@@ -15,7 +15,7 @@ from primus.engine.model.parameter import initial_of, sharding_of
 from primus.engine.parallel.mesh import Group
 from primus.engine.parallel.sharding import global_parameters, slice_global
 
-__all__ = ["generator_for", "initialise"]
+__all__ = ["generator_for", "initialise", "zero_padding"]
 
 
 @torch.no_grad()
@@ -24,6 +24,15 @@ def initialise(chunks: Iterable[nn.Module], *, seed: int, tp: Group) -> None:
     for name, parameter in global_parameters(chunks):
         whole = _draw(name, parameter, seed, tp)
         parameter.copy_(slice_global(whole.to(parameter.dtype), sharding_of(parameter), tp))
+
+
+@torch.no_grad()
+def zero_padding(chunks: Iterable[nn.Module], *, tp: Group) -> None:
+    """Set the rows that only pad the vocabulary to zero, where nothing else is filled: no checkpoint has values for them."""
+    for _, parameter in global_parameters(chunks):
+        valid = sharding_of(parameter).valid_rows
+        if valid is not None:
+            parameter[max(0, valid - tp.index * len(parameter)) :].zero_()
 
 
 def generator_for(seed: int, name: str) -> torch.Generator:

@@ -149,6 +149,8 @@ CASES: list[tuple[dict[str, Any], int, str]] = [
         1,
         "valid_data_path has weights",
     ),
+    ({**FILES, "data_path": "1 b 2 c", "full_validation": True}, 1, "has weights, which repeat samples or leave some out"),
+    ({**OWN, "valid_data_path": "1 b 2 c", "full_validation": True}, 1, "valid_data_path (exp.yaml:"),
     (
         {"reset_attention_mask": True, "create_attention_mask_in_dataloader": False},
         1,

@@ -76,6 +76,12 @@ def test_several_validation_sets_stand_side_by_side(tmp_path: Path) -> None:
     assert [values(dataset) for dataset in both.valid] == [set(range(1, 5)), set(range(50, 56))]
 
 
+def test_a_weight_on_the_only_prefix_changes_nothing_in_a_whole_pass(tmp_path: Path) -> None:
+    blend = Blend(prefixes=(corpus(tmp_path / "d", 40),), weights=(0.5,))
+    (valid,) = build(DatasetConfig(blend=blend, split="50,50,0"), valid=None).valid
+    assert values(valid) == set(range(21, 41))
+
+
 def test_the_only_prefix_of_a_split_needs_no_blend(tmp_path: Path) -> None:
     blend = Blend(prefixes=(corpus(tmp_path / "d", 9),), weights=(0.4,))
     assert isinstance(build(DatasetConfig(train_blend=blend), train=3).train, GPTDataset)

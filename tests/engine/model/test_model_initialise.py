@@ -5,13 +5,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from ranks import run_ranks
 from torch import Tensor
 
+from primus.engine.config import DistConfig
 from primus.engine.config.model import AttentionConfig, InitConfig, ModelConfig, ParallelConfig, PositionConfig
 from primus.engine.model.builder import build_model
-from primus.engine.model.initialise import generator_for
-from primus.engine.parallel.mesh import single_mesh
+from primus.engine.model.initialise import generator_for, zero_padding
+from primus.engine.parallel.mesh import build_mesh, single_mesh
 from primus.engine.parallel.random import RandomStreams
+from primus.engine.parallel.sharding import Sharding
 from primus.errors import ConfigError
 
 CONFIG = ModelConfig(
@@ -55,6 +58,30 @@ def test_gains_are_one_biases_and_padding_zero() -> None:
     embedding = weights(CONFIG)["embedding.word_embeddings.weight"]
     assert embedding.shape[0] == 256
     assert torch.all(embedding[200:] == 0)
+
+
+def test_padding_is_zero_also_where_nothing_is_initialised(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *size, **kind: empty(*size, **kind).fill_(float("nan")))
+    found = weights(replace(CONFIG, init=InitConfig(perform=False)))
+    for name in ("embedding.word_embeddings.weight", "output_layer.weight"):
+        assert torch.all(found[name][:200].isnan()), name
+        assert torch.all(found[name][200:] == 0), name
+
+
+def _padded_rows(rank: int, tp: int) -> tuple[int, int]:
+    """Rows of this rank, and how many of them are zero from the end."""
+    mesh = build_mesh(ParallelConfig(tensor_model_parallel_size=tp), DistConfig(), torch.device("cpu"))
+    weight = torch.nn.Parameter(torch.ones(8, 2))
+    weight.sharding = Sharding(dim=0, valid_rows=5)  # type: ignore[attr-defined]
+    module = torch.nn.Module()
+    module.weight = weight
+    zero_padding([module], tp=mesh.tp)
+    return len(weight), int((weight == 0).all(dim=1).sum())
+
+
+def test_padding_lies_with_the_last_ranks() -> None:
+    assert run_ranks(_padded_rows, 2, 2) == [(8, 3), (8, 8)]
 
 
 def test_gains_stored_minus_one_start_at_zero() -> None:

@@ -180,6 +180,20 @@ def validation_sets_are_separate(p: Params) -> Problems:
         yield f"{p.where('multiple_validation_sets')} reports each set whole, but valid_data_path has weights: drop them."
 
 
+def whole_validation_has_no_weights(p: Params) -> Problems:
+    """Weights share out a number of samples; a full pass over the validation split has none."""
+    if not p["full_validation"] or p["multiple_validation_sets"] or p["mock_data"]:
+        return
+    source = blend(p) or split_blends(p)["valid"]
+    if source is not None and source.weights is not None and len(source.prefixes) > 1:
+        key = next(key for key in ("data_path", "data_args_path", "valid_data_path", "per_split_data_args_path") if p[key])
+        yield (
+            f"{p.where('full_validation')} takes each validation sample once, but {key} ({p.source(key)}) has weights, which "
+            "repeat samples or leave some out: list prefixes without weights (valid_data_path may differ from "
+            "train_data_path), or set full_validation: false."
+        )
+
+
 def masks_can_act(p: Params) -> Problems:
     """Attention stops at the end of a document only through an explicit mask."""
     mask = "create_attention_mask_in_dataloader"
@@ -205,6 +219,7 @@ RULES: tuple[Rule, ...] = (
     evaluation_has_documents,
     validation_is_not_trained_on,
     validation_sets_are_separate,
+    whole_validation_has_no_weights,
     masks_can_act,
 )
 
