@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from primus.core.experiment import Experiment, Module
 from primus.core.keys import Key
-from primus.errors import ConfigError
+from primus.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from primus.backends.megatron.argument_builder import Built
@@ -20,30 +20,24 @@ FRAMEWORKS = ("megatron",)
 
 
 def keys_of(framework: str) -> Mapping[str, Key]:
-    """Return the rows of a framework; none if it has no door yet."""
-    if framework == "megatron":
-        from primus.backends.megatron.keys import KEYS
+    """Return the rows of a framework; InputError if it has no door."""
+    _check_door(framework)
+    from primus.backends.megatron.keys import KEYS
 
-        return KEYS
-    return {}
+    return KEYS
 
 
 def sections_of(framework: str) -> Mapping[str, str]:
-    """Return the titles of a framework's chapters by number."""
-    if framework == "megatron":
-        from primus.backends.megatron.keys import SECTIONS
+    """Return the titles of a framework's chapters by number; InputError if it has no door."""
+    _check_door(framework)
+    from primus.backends.megatron.keys import SECTIONS
 
-        return SECTIONS
-    return {}
+    return SECTIONS
 
 
 def build(experiment: Experiment, module: Module, world_size: int) -> "Built":
     """Build the container of a module; ConfigError lists every problem."""
-    if module.framework.value not in FRAMEWORKS:
-        source = module.framework.source
-        raise ConfigError(
-            f"framework {module.framework.value} ({source}) is not implemented yet; use {' or '.join(FRAMEWORKS)}."
-        )
+    _check_door(str(module.framework.value))
     from primus.backends.megatron.argument_builder import MegatronArgBuilder
 
     return MegatronArgBuilder(experiment, module, world_size, experiment.run_folder).build()
@@ -57,3 +51,8 @@ def only_module(experiment: Experiment, role: str) -> Module:
     if len(modules) == 1:
         return next(iter(modules.values()))
     raise ConfigError(f"{experiment.file} has the modules {', '.join(modules)}, and none is called {role}; name one so.")
+
+
+def _check_door(framework: str) -> None:
+    if framework not in FRAMEWORKS:
+        raise InputError(f"framework {framework} is not known; there are {', '.join(FRAMEWORKS)}")

@@ -9,7 +9,7 @@ from primus.cli.doors import build, keys_of, only_module
 from primus.cli.dry_run import show_plan
 from primus.cli.report import tell
 from primus.cli.surroundings import replaced_checkpoints, with_checked_surroundings
-from primus.core.experiment import load_experiment, nearest
+from primus.core.experiment import FILE_WORDS, load_experiment, nearest
 from primus.core.launch import LaunchOptions, Place, become, find_place, start
 from primus.engine.config import serialize
 from primus.errors import InputError
@@ -50,10 +50,11 @@ def _check_option_names(words: list[str]) -> None:
     keys = keys_of("megatron")
     problems = []
     for word in words:
-        name = word.partition("=")[0]
-        if not word.startswith("--") or name.removeprefix("--").replace("-", "_") in keys:
+        name, is_assignment, _ = word.partition("=")
+        key = name.removeprefix("--").replace("-", "_")
+        if not (is_assignment or name.startswith("--")) or key in keys or key in FILE_WORDS:
             continue
-        close = nearest(name, [*options, *(f"--{key}" for key in keys)], count=1)
+        close = nearest(f"--{key.replace('_', '-')}", [*options, *(f"--{key}" for key in keys)], count=1)
         if close and close[0] in options:
             problems.append(f"{name} is no option of this command and no key. Did you mean {close[0]}?")
     if problems:

@@ -15,7 +15,7 @@ app = typer.Typer(name="train", help="Start a training run.", no_args_is_help=Tr
 
 _WORDS_HELP = "Keys of the experiment follow in any of the forms KEY=VALUE, --KEY VALUE, --KEY=VALUE, and win over the file."
 
-ConfigFile = Annotated[Path, typer.Option("--config", metavar="FILE", help="Experiment YAML.", show_default=False)]
+ConfigFiles = Annotated[list[Path], typer.Option("--config", metavar="FILE", help="Experiment YAML.", show_default=False)]
 NprocPerNode = Annotated[int | None, typer.Option(help="Processes to start on this machine.", show_default="1")]
 Nnodes = Annotated[int | None, typer.Option(help="Machines of the run.", show_default="1")]
 NodeRank = Annotated[int | None, typer.Option(help="Number of this machine, with --master-addr.")]
@@ -28,7 +28,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Resolve, check and prin
 @app.command(context_settings=TAKES_WORDS, epilog=_WORDS_HELP)
 def pretrain(
     context: typer.Context,
-    config: ConfigFile,
+    config: ConfigFiles,
     nproc_per_node: NprocPerNode = None,
     nnodes: Nnodes = None,
     node_rank: NodeRank = None,
@@ -48,12 +48,22 @@ def pretrain(
     )
     from primus.cli.pretrain import run_pretrain
 
-    run_pretrain(config, context.args, options, dry_run=dry_run)
+    run_pretrain(_only(config), context.args, options, dry_run=dry_run)
 
 
 @app.command(context_settings=TAKES_WORDS)
-def posttrain(context: typer.Context, config: ConfigFile) -> None:
+def posttrain(context: typer.Context, config: ConfigFiles) -> None:
     """Fine-tune a Hugging Face model (framework megatron_bridge)."""
     raise InputError(
-        f"posttrain is not implemented yet, so {config} cannot be run; pretrain runs experiments of framework megatron."
+        f"posttrain is not implemented yet, so {_only(config)} cannot be run; pretrain runs experiments of framework megatron."
     )
+
+
+def _only(files: list[Path]) -> Path:
+    """Return the experiment; of two, none silently wins."""
+    if len(files) > 1:
+        given = " and ".join(map(str, files))
+        raise InputError(
+            f"--config is given more than once ({given}): a run has one experiment; with extends it builds on others"
+        )
+    return files[0]

@@ -65,7 +65,7 @@ def test_validate_judges_every_file(primus):
     assert outcome.out.splitlines()[0].startswith("tiny.yaml: ok (pre_trainer: ")
     assert outcome.out.splitlines()[1:] == ["wrong.yaml: wrong", "gone.yaml: wrong"]
     assert "lr abc (wrong.yaml:23) must be a number" in outcome.err
-    assert "sed (wrong.yaml:24) is not a known key" in outcome.err
+    assert "sed 1 (wrong.yaml:24) is not a known key" in outcome.err
     assert "gone.yaml: there is no such file" in outcome.err
 
 
@@ -112,6 +112,18 @@ def test_explain_an_unknown_key_proposes_the_nearest(primus):
     outcome = primus("config", "explain", "micro_batchsize")
     assert outcome.code == 2
     assert "Did you mean micro_batch_size" in outcome.err
+
+
+def test_explain_knows_the_words_of_the_file(primus):
+    assert "work_group stands at the top of an experiment file" in primus("config", "explain", "work_group").err
+    assert "Did you mean lr?" in primus("config", "explain", "learning_rate").err
+
+
+@pytest.mark.parametrize("words", [("coverage",), ("explain", "lr")])
+def test_an_unknown_framework_is_refused(primus, words):
+    outcome = primus("config", *words, "--framework", "foo")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == "error: framework foo is not known; there are megatron\n"
 
 
 def test_diff_lists_what_differs_with_both_sources(primus):

@@ -50,7 +50,7 @@ def test_every_mistake_is_in_one_block_and_nothing_is_written(primus, became, fo
     assert (outcome.code, became) == (2, [])
     lines = outcome.err.splitlines()
     assert lines[0] == "error: 3 problems"
-    assert any("micro_batchsize (cli) is not a known key. Did you mean micro_batch_size" in line for line in lines)
+    assert any("micro_batchsize 2 (cli) is not a known key. Did you mean micro_batch_size" in line for line in lines)
     assert any("lr fast (cli) must be a number" in line for line in lines)
     assert any("num_experts is not implemented yet" in line for line in lines)
     assert "Traceback" not in outcome.err
@@ -62,6 +62,25 @@ def test_a_removed_key_names_its_successor(primus, became, words):
     outcome = primus("train", "pretrain", "--config", "tiny.yaml", *words)
     assert (outcome.code, became) == (2, [])
     assert "use_turbo_gemm" in outcome.err or "use_turbo_grouped_gemm" in outcome.err
+
+
+def test_of_two_words_for_one_key_the_later_wins_and_that_is_said(primus, became):
+    outcome = primus("train", "pretrain", "--config", "tiny.yaml", "seed=5", "--seed", "6")
+    assert "note: seed 6 (cli) is the later of two words; seed 5 before it is not used." in outcome.err
+    assert "later" not in primus("train", "pretrain", "--config", "tiny.yaml", "seed=5", "seed=5").err
+
+
+def test_two_experiments_are_refused(primus, became):
+    outcome = primus("train", "pretrain", "--config", "tiny.yaml", "--config", "other.yaml")
+    assert (outcome.code, became) == (2, [])
+    assert outcome.err.startswith("error: --config is given more than once (tiny.yaml and other.yaml)")
+
+
+@pytest.mark.parametrize("words", [["--nproc", "2"], ["nproc=2"], ["--nproc=2"], ["nproc_per_node=2"]])
+def test_a_launch_option_in_other_words_is_named(primus, became, words):
+    outcome = primus("train", "pretrain", "--config", "tiny.yaml", *words)
+    assert (outcome.code, became) == (2, [])
+    assert "is no option of this command and no key. Did you mean --nproc-per-node?" in outcome.err
 
 
 def test_a_misspelt_launch_option_is_not_taken_for_a_key(primus, became):

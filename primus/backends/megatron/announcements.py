@@ -11,6 +11,7 @@ from primus.backends.megatron.params import Notices, Params, Unreadable
 from primus.backends.megatron.patches.args.architecture import activation
 from primus.backends.megatron.patches.args.duration import counts_samples, total_samples
 from primus.backends.megatron.patches.args.schedule import decay_samples
+from primus.core.keys import show_value
 
 __all__ = ["announce"]
 
@@ -24,6 +25,14 @@ def announce(p: Params) -> list[str]:
         except Unreadable:
             continue
     return lines
+
+
+def later_words_win(p: Params) -> Notices:
+    """The command line may say a key twice."""
+    for key, value in p.values.items():
+        earlier = value.over
+        if value.source == "cli" and earlier is not None and earlier.source == "cli" and earlier.value != value.value:
+            yield f"{p.where(key)} is the later of two words; {key} {show_value(earlier.value)} before it is not used."
 
 
 def finetune_starts_over(p: Params) -> Notices:
@@ -72,6 +81,7 @@ def profile_has_a_writer(p: Params) -> Notices:
 
 
 _ANNOUNCEMENTS: tuple[Callable[[Params], Notices], ...] = (
+    later_words_win,
     finetune_starts_over,
     schedule_comes_from_configuration,
     decay_ends_early,

@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from primus.cli.doors import FRAMEWORKS, keys_of
-from primus.core.experiment import Value, nearest, settings_of
-from primus.core.keys import Key, parse_type, show_value
+from primus.core.experiment import Value, settings_of
+from primus.core.keys import Key, parse_type, show_value, unknown_key_hint
 from primus.errors import InputError
 
 __all__ = ["explain"]
@@ -18,14 +18,9 @@ def explain(
 ) -> None:
     """Explain a key."""
     keys = keys_of(framework)
-    if not keys:
-        raise InputError(f"framework {framework} is not known; there are {', '.join(FRAMEWORKS)}")
     name = key.removeprefix("--").replace("-", "_")
     if name not in keys:
-        close = nearest(name, keys)
-        raise InputError(
-            f"{key} is not a key of framework {framework}." + (f" Did you mean {' or '.join(close)}?" if close else "")
-        )
+        raise InputError(f"{key} is not a key of framework {framework}. {unknown_key_hint(name, keys)}")
     typer.echo("\n".join(_lines(keys[name], settings_of(name, framework))))
 
 

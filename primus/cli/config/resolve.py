@@ -30,11 +30,7 @@ def resolve(file: Path, words: Sequence[str]) -> Resolved:
     params: dict[str, dict[str, Value]] = {}
     problems: list[str] = []
     for role, module in experiment.modules.items():
-        keys = keys_of(str(module.framework.value))
-        if not keys:
-            params[role] = dict(module.params)
-            continue
-        checked = check_values(keys, module.params)
+        checked = check_values(keys_of(str(module.framework.value)), module.params)
         problems += checked.problems
         params[role] = {**module.params, **checked.typed}
     return Resolved(experiment=experiment, params=params, problems=problems)

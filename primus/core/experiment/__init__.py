@@ -13,13 +13,14 @@
 - `nearest.py`: suggestions for unknown words
 """
 
-from primus.core.experiment.experiment import META, Experiment, Module
+from primus.core.experiment.experiment import FILE_WORDS, META, Experiment, Module
 from primus.core.experiment.load import load_experiment, load_presets
 from primus.core.experiment.nearest import nearest
 from primus.core.experiment.presets import settings_of, shipped_presets
 from primus.core.experiment.value import Value, is_preset_source, shipped
 
 __all__ = [
+    "FILE_WORDS",
     "META",
     "Experiment",
     "Module",

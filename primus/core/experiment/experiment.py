@@ -6,10 +6,12 @@ from pathlib import Path
 
 from primus.core.experiment.value import Value, shipped
 
-__all__ = ["META", "Experiment", "Module"]
+__all__ = ["FILE_WORDS", "META", "Experiment", "Module"]
 
 META = ("work_group", "user_name", "exp_name", "workspace", "platform")
 """Words of an experiment file that stand above its modules; fields of `Experiment`."""
+FILE_WORDS = (*META, "framework", "modules", "models")
+"""All words at the top of an experiment file; every other word on the command line is a parameter."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

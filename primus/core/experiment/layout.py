@@ -7,15 +7,14 @@
 
 from dataclasses import dataclass
 
-from primus.core.experiment.experiment import META
+from primus.core.experiment.experiment import FILE_WORDS
 from primus.core.experiment.extends import NamedFile
-from primus.core.experiment.nearest import nearest
+from primus.core.experiment.nearest import did_you_mean, nearest
 from primus.core.experiment.presets import check_framework, shipped_presets
 from primus.core.experiment.value import Node, Tree, Value, merged, plain
 
 __all__ = ["Outline", "outlines"]
 
-_TOP = (*META, "framework", "modules", "models")
 _MODULE = ("framework", "config", "model", "overrides")
 _MODEL = ("model", "overrides")
 _DEFAULT_ROLE = "pre_trainer"
@@ -36,7 +35,7 @@ class Outline:
 
 def outlines(tree: Tree, file: NamedFile, problems: list[str]) -> list[Outline]:
     """Return the outlines of all modules that can be read."""
-    _check_words(tree, _TOP, "at the top of an experiment", problems)
+    _check_words(tree, FILE_WORDS, "at the top of an experiment", problems)
     modules = _maps(tree, "modules", problems)
     models = _maps(tree, "models", problems)
     if not modules and "framework" in tree.children and "modules" not in tree.children:
@@ -144,8 +143,7 @@ def _check_words(
     for name, node in tree.children.items():
         if name in known:
             continue
-        close = nearest(name, known)
-        hint = f"Did you mean {' or '.join(close)}?" if close else f"Known are {', '.join(known)}."
-        if parameters_go is not None and not close:
+        hint = did_you_mean(name, known)
+        if parameters_go is not None and not nearest(name, known):
             hint += f" Parameters stand under {parameters_go}."
         problems.append(f"{name} ({node.source}) is not a word {where}. {hint}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from primus.core.experiment.experiment import META, Experiment, Module
+from primus.core.experiment.experiment import FILE_WORDS, META, Experiment, Module
 from primus.core.experiment.extends import CONFIGS, NamedFile, Reading, read_with_extends, relative
 from primus.core.experiment.layout import Outline, outlines
 from primus.core.experiment.presets import find_preset
@@ -16,9 +16,6 @@ from primus.core.experiment.words import read_words
 from primus.errors import ConfigError
 
 __all__ = ["load_experiment", "load_presets"]
-
-_FILE_WORDS = (*META, "framework", "modules", "models")
-"""Words that address the file itself; every other word on the command line is a parameter."""
 
 
 def load_experiment(file: Path, words: Sequence[str], env: Mapping[str, str]) -> Experiment:
@@ -53,7 +50,7 @@ def load_presets(framework: str, config: str, model: str) -> dict[str, Value]:
 
 
 def _chosen(asked: Tree, *, file_words: bool) -> Tree:
-    return Tree({name: node for name, node in asked.children.items() if (name in _FILE_WORDS) == file_words}, asked.source)
+    return Tree({name: node for name, node in asked.children.items() if (name in FILE_WORDS) == file_words}, asked.source)
 
 
 def _module(outline: Outline, parameters: Tree, file: NamedFile, reading: Reading) -> Module | None:

@@ -6,9 +6,10 @@ flag and means true; a value that itself looks like `name=...` therefore needs t
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from primus.core.experiment.scalars import read_word
-from primus.core.experiment.value import Node, Tree, Value
+from primus.core.experiment.value import Node, Tree, Value, flat
 
 __all__ = ["read_words"]
 
@@ -59,7 +60,8 @@ def _set(children: dict[str, Node], path: list[str], value: Value) -> None:
     """Put `value` at a dotted path, making maps on the way."""
     head, *rest = path
     if not rest:
-        children[head] = value
+        earlier = children.get(head)
+        children[head] = value if earlier is None else replace(value, over=flat(earlier))
         return
     below = children.get(head)
     inner = dict(below.children) if isinstance(below, Tree) else {}

@@ -7,7 +7,7 @@
 - `page.py`: the Markdown reference
 """
 
-from primus.core.keys.check import check_params, check_values, show_value
+from primus.core.keys.check import check_params, check_values, show_value, unknown_key_hint
 from primus.core.keys.coverage import coverage
 from primus.core.keys.key import Key
 from primus.core.keys.page import key_page
@@ -22,4 +22,5 @@ __all__ = [
     "key_page",
     "parse_type",
     "show_value",
+    "unknown_key_hint",
 ]

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from primus.core.experiment import Value, nearest
+from primus.core.experiment import FILE_WORDS, Value, nearest
 from primus.core.experiment.scalars import read_scalar
 from primus.core.keys.key import Key
 from primus.core.keys.types import NotOfType, parse_type
 
-__all__ = ["Checked", "check_params", "check_values", "show_value"]
+__all__ = ["Checked", "check_params", "check_values", "show_value", "unknown_key_hint"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +88,16 @@ def _where(name: str, value: Value) -> str:
     return f"{name} {show_value(value.value)} ({value.source})"
 
 
+def unknown_key_hint(name: str, keys: Mapping[str, Key]) -> str:
+    """Return what somebody who wrote `name` may have meant, or where all keys stand."""
+    if name in FILE_WORDS:
+        return f"{name} stands at the top of an experiment file, beside modules."
+    close = [key.name for key in keys.values() if name in key.aka] or nearest(name, keys)
+    return f"Did you mean {' or '.join(close)}?" if close else "`primus config docs` lists all keys."
+
+
 def _unknown(name: str, value: Value, keys: Mapping[str, Key]) -> str:
-    close = nearest(name, keys)
-    hint = f"Did you mean {' or '.join(close)}?" if close else "See `primus config explain KEY` for the keys there are."
-    return f"{name} ({value.source}) is not a known key. {hint}"
+    return f"{_where(name, value)} is not a known key. {unknown_key_hint(name, keys)}"
 
 
 def _missing(names: list[str]) -> str:

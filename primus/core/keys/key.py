@@ -36,6 +36,8 @@ class Key:
     """Numbers are greater than it."""
     below: float | None = None
     """Numbers are less than it."""
+    aka: tuple[str, ...] = ()
+    """What other programs call it; a user who writes that is told the name."""
 
     @property
     def bounds(self) -> list[str]:

@@ -6,7 +6,7 @@ from primus.core.experiment import Value
 from primus.core.keys import Key, check_params, check_values, show_value
 
 ROWS = (
-    Key("lr", "float?", (), "live", "optimizer.lr", "Rate.", minimum=0),
+    Key("lr", "float?", (), "live", "optimizer.lr", "Rate.", minimum=0, aka=("learning_rate",)),
     Key("lr_warmup_iters", "int", (), "live", "scheduler.lr_warmup_steps", "Warm-up."),
     Key("micro_batch_size", "int", (), "live", "train.micro_batch_size", "Microbatch.", minimum=1, maximum=1024),
     Key("beta", "float", (), "live", "optimizer.beta", "Beta.", above=0, below=1),
@@ -43,6 +43,19 @@ def test_defaults_pass_without_a_word():
     )
 
 
+def test_the_name_of_another_program_is_translated():
+    _, problems, _ = check(learning_rate=3)
+    assert problems == ["learning_rate 3 (exp.yaml:9) is not a known key. Did you mean lr?"]
+
+
+def test_a_word_of_the_file_is_sent_to_its_place():
+    (problem,) = check(exp_name="a")[1]
+    assert (
+        problem
+        == "exp_name a (exp.yaml:9) is not a known key. exp_name stands at the top of an experiment file, beside modules."
+    )
+
+
 def test_a_typed_value_keeps_its_source():
     assert check(lr="1e-3")[0]["lr"] == Value(1e-3, "exp.yaml:9")
 
@@ -50,9 +63,9 @@ def test_a_typed_value_keeps_its_source():
 def test_unknown_keys_are_reported_together_with_their_neighbours():
     _, problems, _ = check(micro_batchsize=2, lr_warmup_iter=3, zzz=1)
     assert problems == [
-        "micro_batchsize (exp.yaml:9) is not a known key. Did you mean micro_batch_size?",
-        "lr_warmup_iter (exp.yaml:9) is not a known key. Did you mean lr_warmup_iters?",
-        "zzz (exp.yaml:9) is not a known key. See `primus config explain KEY` for the keys there are.",
+        "micro_batchsize 2 (exp.yaml:9) is not a known key. Did you mean micro_batch_size?",
+        "lr_warmup_iter 3 (exp.yaml:9) is not a known key. Did you mean lr_warmup_iters?",
+        "zzz 1 (exp.yaml:9) is not a known key. `primus config docs` lists all keys.",
     ]
 
 

@@ -20,7 +20,7 @@ ROWS = section(
     "6",
     live("save", "path?", "checkpoint.save",
          doc="Folder for checkpoints, honoured as given; a relative path lies in the run folder. Null never saves."),
-    live("save_interval", "int?", "checkpoint.save_interval",
+    live("save_interval", "int?", "checkpoint.save_interval", aka=("save_steps",),
          doc="Iterations between checkpoints; required with `save`."),
     live("save_retain_interval", "int?", "checkpoint.save_retain_interval", minimum=1,
          doc="Keep checkpoints at multiples of it and the newest one; delete the others once a newer one is complete. "
@@ -29,7 +29,7 @@ ROWS = section(
          doc="Leave optimizer and schedule out of checkpoints."),
     live("no_save_rng", "bool?", "checkpoint.no_save_rng",
          doc="Leave random states out of checkpoints."),
-    live("load", "path?", "checkpoint.load",
+    live("load", "path?", "checkpoint.load", aka=("resume_from_checkpoint",),
          doc="Checkpoint folder to start from: the one with the tracker file, not an `iter_` folder in it."),
     live("load_main_params_from_ckpt", "bool", "checkpoint.load_main_params_from_ckpt",
          doc="Take the fp32 main weights from the checkpoint although the rest of the optimizer state is not loaded. "

@@ -12,7 +12,7 @@ _BERT = "BERT and T5 data read it; this engine trains decoder-only models"
 # fmt: off
 ROWS = section(
     "7",
-    live("data_path", "str|list[str]?", "dataset.blend",
+    live("data_path", "str|list[str]?", "dataset.blend", aka=("dataset",),
          doc="Indexed datasets that `split` divides into training, validation and test: prefixes, or weights and "
              "prefixes in turn."),
     live("data_sharding", "bool", "dataset.data_sharding",
@@ -37,7 +37,7 @@ ROWS = section(
          doc="Train on made-up documents; data paths are dropped and the tokenizer becomes a NullTokenizer."),
     live("merge_file", "path?", "tokenizer.merge_file",
          doc="Merge list of a byte-pair tokenizer; it has nothing to do with blending."),
-    live("seq_length", "int?", "model.seq_length", minimum=1,
+    live("seq_length", "int?", "model.seq_length", minimum=1, aka=("max_seq_length", "sequence_length", "max_length"),
          doc="Tokens of a sample; at most `max_position_embeddings`."),
     live("encoder_seq_length", "int?", "model.seq_length", minimum=1,
          doc="Another name of `seq_length`; only one of the two may be set."),

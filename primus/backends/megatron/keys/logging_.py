@@ -59,7 +59,7 @@ ROWS = section(
           doc="Project name for OneLogger."),
     inert("one_logger_run_name", "str?", _ONE_LOGGER,
           doc="Run name for OneLogger."),
-    live("log_interval", "int", "logger.log_interval", minimum=1,
+    live("log_interval", "int", "logger.log_interval", minimum=1, aka=("logging_steps",),
          doc="Iterations between console lines and between rows of `metrics.jsonl`."),
     live("tensorboard_dir", "path?", "logger.tensorboard_dir",
          doc="Folder of TensorBoard events; giving one switches TensorBoard on. "

@@ -24,9 +24,11 @@ def live(
     maximum: Number = None,
     above: Number = None,
     below: Number = None,
+    aka: tuple[str, ...] = (),
 ) -> Key:
     """Return the row of a key that acts; `target` is where its value goes in the container."""
-    return Key(name, kind, choices, "live", target, doc, minimum=minimum, maximum=maximum, above=above, below=below)
+    row = Key(name, kind, choices, "live", target, doc, minimum=minimum, maximum=maximum, above=above, below=below)
+    return dataclasses.replace(row, aka=aka)
 
 
 def pending(

@@ -17,11 +17,11 @@ ROWS = section(
     pending("spec", "str|list[str]?", "Layer specifications are",
             doc="Layer specification of the model: `local`, or module path and attribute. Null builds the layers from "
                 "the other keys."),
-    live("micro_batch_size", "int", "train.micro_batch_size", minimum=1,
+    live("micro_batch_size", "int", "train.micro_batch_size", minimum=1, aka=("per_device_train_batch_size", "mbs"),
          doc="Sequences that a data-parallel rank handles in one forward and backward; accumulation repeats it."),
     retired("batch_size", "int?", "use micro_batch_size for one forward and global_batch_size for one step",
             doc="Old name of `micro_batch_size`."),
-    live("global_batch_size", "int?", "train.global_batch_size", minimum=1,
+    live("global_batch_size", "int?", "train.global_batch_size", minimum=1, aka=("gbs",),
          doc="Sequences of one optimizer step, counted over all data-parallel ranks and accumulated microbatches. "
              "Null means one microbatch on every rank."),
     live("rampup_batch_size", "list[int]?", "train.rampup_batch_size",
@@ -63,6 +63,7 @@ ROWS = section(
             doc="In each forward compare the query and key norm weights and their gradients over tensor-parallel ranks. "
                 "It does not shorten the run."),
     live("train_iters", "int?", "train.train_iters, scheduler.lr_decay_steps, scheduler.weight_decay_incr_steps",
+         aka=("max_steps", "num_steps", "train_steps"),
          doc="Optimizer iterations over all runs, at least 1; a run resumed at k makes the remaining ones. "
              "Excludes `train_samples`."),
     live("train_samples", "int?", "train.train_samples, scheduler.lr_decay_steps, scheduler.weight_decay_incr_steps",
