@@ -1,7 +1,7 @@
 """`primus data prepare | train-tokenizer | merge | show`: thin verbs over `primus.engine.data`, which loads when one runs."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -67,7 +67,7 @@ def prepare_(
         report = prepare(inputs, output_prefix, tokenizer, options, progress)
     _tell_left_out("empty", report.num_empty, report.empty)
     _tell_left_out("broken", report.num_broken, report.broken)
-    typer.echo(f"{output_prefix}: {report.documents:,d} documents, {report.tokens:,d} tokens")
+    typer.echo(f"{output_prefix}: {_counted(report.documents, 'document')}, {_counted(report.tokens, 'token')}")
 
 
 @app.command("train-tokenizer")
@@ -96,8 +96,11 @@ def merge_(
 ) -> None:
     """Put several datasets together as one."""
     from primus.engine.data.indexed import merge
+    from primus.engine.data.output import check_output_prefix, writing
 
-    merge(prefixes, output_prefix, overwrite=overwrite)
+    check_output_prefix(output_prefix)
+    with writing(output_prefix):
+        merge(prefixes, output_prefix, overwrite=overwrite)
     _describe(output_prefix)
 
 
@@ -114,9 +117,8 @@ def _describe(prefix: Path) -> None:
     lengths = dataset.sequence_lengths
     tokens = int(lengths.sum(dtype="int64"))
     longest = int(lengths.max(initial=0))
-    typer.echo(
-        f"{prefix}: {len(dataset):,d} documents, {tokens:,d} tokens ({dataset.dtype}), the longest document {longest:,d}"
-    )
+    held = f"{_counted(len(dataset), 'document')}, {_counted(tokens, 'token')} ({dataset.dtype})"
+    typer.echo(f"{prefix}: {held}, the longest document {longest:,d}")
 
 
 @contextmanager
@@ -126,13 +128,17 @@ def _progress() -> Iterator[Callable[["PrepareReport", int], None]]:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (BarColumn(), DownloadColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=None, rate="")
-        found: int | None = None
+    bar = Progress(*columns, console=Console(stderr=True))
+    task = bar.add_task("", total=None, rate="")
+    found: int | None = None
+    with ExitStack() as shown:
 
         def show(report: "PrepareReport", total: int) -> None:
             nonlocal found
-            found = report.tokens if found is None else found
+            if found is None:
+                # Not before there is work: a refusal is no place for an empty bar.
+                found = report.tokens
+                shown.enter_context(bar)
             elapsed = bar.tasks[0].elapsed or 0.0
             rate = f"{(report.tokens - found) / elapsed:,.0f} tokens/s" if elapsed > 0 else ""
             bar.update(task, total=total, completed=report.bytes_read, rate=rate)
@@ -144,4 +150,8 @@ def _tell_left_out(kind: str, count: int, places: list[str]) -> None:
     if count:
         shown = "".join(f"\n  {place}" for place in places[:_SHOWN])
         more = f"\n  and {count - _SHOWN} more" if count > _SHOWN else ""
-        typer.echo(f"{count} {kind} documents left out:{shown}{more}", err=True)
+        typer.echo(f"{_counted(count, f'{kind} document')} left out:{shown}{more}", err=True)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,d} {noun}" if count == 1 else f"{count:,d} {noun}s"

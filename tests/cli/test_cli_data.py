@@ -19,7 +19,7 @@ def test_text_becomes_a_tokenizer_and_a_dataset(primus, texts, folder):
     assert "tok: 260 ids; use tokenizer_type HuggingFaceTokenizer and tokenizer_model tok" in trained.out
     prepared = primus("data", "prepare", texts, "--output-prefix", "out/text", "--tokenizer-model", "tok")
     assert prepared.code == 0, prepared.err
-    assert "1 empty documents left out:\n  in.jsonl:2" in prepared.err
+    assert "1 empty document left out:\n  in.jsonl:2" in prepared.err
     assert prepared.out.startswith("out/text: 3 documents, ")
     assert sorted(file.name for file in (folder / "out").iterdir()) == ["text.bin", "text.idx"]
     again = primus("data", "prepare", texts, "--output-prefix", "out/text", "--tokenizer-model", "tok")
@@ -50,10 +50,61 @@ def test_broken_lines_end_with_code_2_and_their_place(primus, folder):
     assert "in.jsonl:2 is not JSON" in stopped.err
     skipped = primus(*words, "--skip-broken")
     assert skipped.code == 0
-    assert "1 broken documents left out:\n  in.jsonl:2 is not JSON" in skipped.err
+    assert "1 broken document left out:\n  in.jsonl:2 is not JSON" in skipped.err
 
 
 def test_a_tokenizer_that_is_not_there_ends_with_code_2(primus, texts):
     outcome = primus("data", "prepare", texts, "--output-prefix", "out", "--tokenizer-type", "Nope")
     assert outcome.code == 2
     assert "tokenizer_type Nope is unknown; known are BertWordPieceCase, " in outcome.err
+
+
+NUMBERS = ("--tokenizer-type", "NullTokenizer", "--vocab-size", "9")
+UNUSABLE = [
+    ("", "output prefix . is a folder; add the name of the dataset's files"),
+    ("sub/..", "output prefix sub/.. is a folder; add the name"),
+    ("one.txt/sub/out", "output prefix one.txt/sub/out: one.txt is a file, not a folder"),
+    ("/proc/out", "output prefix /proc/out cannot be written (No such file or directory)"),
+    ("taken", "output prefix taken: taken.bin is a folder"),
+]
+
+
+@pytest.fixture
+def numbers(primus, folder):
+    """Prepare the dataset `a`, and a folder in the way of another; return the text of the first."""
+    (folder / "one.txt").write_text("1 2 3")
+    (folder / "taken.bin").mkdir()
+    assert primus("data", "prepare", "one.txt", "--output-prefix", "a", *NUMBERS).code == 0
+    return "one.txt"
+
+
+@pytest.mark.parametrize(("prefix", "message"), UNUSABLE, ids=["empty", "folder", "under a file", "no place", "taken"])
+def test_output_that_cannot_be_made_is_refused_before_the_work(primus, numbers, folder, prefix, message):
+    before = sorted(folder.iterdir())
+    for words in (("prepare", numbers, *NUMBERS), ("merge", "a")):
+        outcome = primus("data", *words, "--output-prefix", prefix, "--overwrite")
+        assert outcome.code == 2
+        assert f"error: {message}" in outcome.err
+        assert len(outcome.err.splitlines()) == 1
+    assert sorted(folder.iterdir()) == before
+
+
+def test_a_tokenizer_is_not_trained_for_an_output_that_is_a_file(primus, numbers, monkeypatch):
+    monkeypatch.setattr("tokenizers.Tokenizer.train_from_iterator", lambda *_: pytest.fail("trained in vain"))
+    outcome = primus("data", "train-tokenizer", numbers, "--output", "one.txt", "--vocab-size", "260")
+    assert (outcome.code, outcome.err) == (2, "error: output one.txt: one.txt is a file, not a folder; choose another place\n")
+
+
+def test_a_full_disk_ends_with_code_3_in_one_line(primus, numbers, folder):
+    before = sorted(folder.iterdir())
+    for words in (("prepare", numbers, *NUMBERS), ("merge", "a")):
+        (folder / "b.bin.tmp").symlink_to("/dev/full")
+        outcome = primus("data", *words, "--output-prefix", "b")
+        assert outcome.code == 3
+        assert outcome.err.splitlines()[-1] == "error: b cannot be written: No space left on device"
+    # What was tokenized stays, for the same command to go on.
+    assert sorted(folder.iterdir()) == sorted([*before, folder / "b.parts"])
+    (folder / "tok").mkdir()
+    (folder / "tok" / "tokenizer.json").symlink_to("/dev/full")
+    outcome = primus("data", "train-tokenizer", numbers, "--output", "tok", "--vocab-size", "260", "--overwrite")
+    assert (outcome.code, outcome.err) == (3, "error: tok cannot be written: No space left on device\n")

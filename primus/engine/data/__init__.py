@@ -8,6 +8,7 @@
 - `datasets.py`: configuration to datasets
 - `masks.py`: loss mask, positions, attention mask
 - `cache.py`: index arrays on disk
+- `output.py`: places to write to, looked at beforehand
 - `samplers.py`, `loader.py`: microbatches for a rank
 - `tokenizer/`: tokenizers
 """

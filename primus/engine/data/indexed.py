@@ -11,6 +11,7 @@ import os
 import shutil
 import struct
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -154,11 +155,11 @@ class IndexedDatasetBuilder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
-        if kind is None:
-            self.finish()
-        else:
-            self._bin.close()
-            self._draft.unlink()
+        try:
+            if kind is None:
+                self.finish()
+        finally:
+            self._discard()
 
     def add_document(self, tokens: Sequence[int] | NDArray[np.integer], lengths: Sequence[int] | None = None) -> None:
         """Append one document; `lengths` divides it into sequences (default: it is one)."""
@@ -198,6 +199,14 @@ class IndexedDatasetBuilder:
         index.unlink(missing_ok=True)
         self._draft.replace(f"{self.prefix}.bin")
         draft.replace(index)
+
+    def _discard(self) -> None:
+        """Leave nothing that is not whole."""
+        # On a full disk closing fails as well, for it writes what is left; the file is closed all the same.
+        with suppress(OSError):
+            self._bin.close()
+        for draft in (self._draft, Path(f"{self.prefix}.idx.tmp")):
+            draft.unlink(missing_ok=True)
 
     def _write_index(self, file: Path) -> None:
         lengths = np.asarray(self._lengths, np.int32)

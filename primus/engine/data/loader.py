@@ -15,7 +15,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import FrameType
 from typing import Any, Protocol
@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader
 from primus.cores import num_cores
 from primus.engine.config import DatasetConfig
 from primus.engine.data.gpt_dataset import SampleRules
-from primus.engine.data.samplers import Sampling, cyclic, sequential
+from primus.engine.data.samplers import PADDING, Sampling, cyclic, sequential, whole
 
 __all__ = ["Batch", "Loader"]
 
@@ -62,7 +62,7 @@ class Batch:
 
 
 class _Texts:
-    """The tokens of each sample, as the loader's workers see a dataset."""
+    """The tokens of each sample and whether they count, as the loader's workers see a dataset."""
 
     def __init__(self, items: _Items) -> None:
         self._items = items
@@ -70,22 +70,25 @@ class _Texts:
     def __len__(self) -> int:
         return len(self._items)
 
-    def __getitem__(self, item: int) -> NDArray[np.int64]:
-        return self._items.text(item)
+    def __getitem__(self, item: int) -> tuple[NDArray[np.int64], bool]:
+        return self._items.text(max(item, 0)), item != PADDING
 
 
 class _Indices:
     """A batch sampler that starts at `consumed` samples; it gives nothing as long as that is None."""
 
-    def __init__(self, sampling: Sampling, *, is_cyclic: bool, sharding: bool) -> None:
-        self._sampling, self._is_cyclic, self._sharding = sampling, is_cyclic, sharding
+    def __init__(self, sampling: Sampling, *, in_order: bool, is_cyclic: bool, sharding: bool) -> None:
+        self._sampling, self._in_order, self._is_cyclic, self._sharding = sampling, in_order, is_cyclic, sharding
         self.consumed: int | None = None
 
     def __iter__(self) -> Iterator[list[int]]:
         if self.consumed is None:
             return iter(())
-        at = replace(self._sampling, consumed=self.consumed)
-        return cyclic(at, sharding=self._sharding) if self._is_cyclic else sequential(at)
+        if self._in_order:
+            return whole(self._sampling)
+        if self._is_cyclic:
+            return cyclic(self._sampling, self.consumed, sharding=self._sharding)
+        return sequential(self._sampling, self.consumed)
 
 
 class Loader:
@@ -94,14 +97,16 @@ class Loader:
     def __init__(
         self, dataset: _Items, config: DatasetConfig, *, sampling: Sampling, device: torch.device, in_order: bool = False
     ) -> None:
-        """Prepare to load; `in_order` walks the set whatever the loader type.
+        """Prepare to load; `in_order` walks the whole set from its start, whatever the loader type, again and again.
+
+        What fills its last microbatch is masked out.
 
         On the CPU the workers start here, so build it before the model: a forked worker holds on to the memory of its process,
         and weights that change afterwards would take their room twice. Elsewhere they start with the first batch.
         """
         self._rules, self._device = dataset.rules, device
-        is_cyclic = config.dataloader_type == "cyclic" and not in_order
-        self._indices = _Indices(sampling, is_cyclic=is_cyclic, sharding=config.data_sharding)
+        is_cyclic = config.dataloader_type == "cyclic"
+        self._indices = _Indices(sampling, in_order=in_order, is_cyclic=is_cyclic, sharding=config.data_sharding)
         workers = _useful_workers(config.num_workers)
         # A fork shares the index and starts in milliseconds; other ways import torch anew in each worker.
         context = multiprocessing.get_context("fork" if sys.platform.startswith("linux") else None)
@@ -162,9 +167,13 @@ def _signals_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _collate(rules: SampleRules, texts: list[NDArray[np.int64]]) -> dict[str, Tensor]:
+def _collate(rules: SampleRules, samples: list[tuple[NDArray[np.int64], bool]]) -> dict[str, Tensor]:
     """Stack samples and what depends on their tokens; a dict, so that pinning finds the tensors."""
-    rows = [{"text": text} | rules.masks(text[:-1]) for text in texts]
+    rows = [{"text": text} | rules.masks(text[:-1]) for text, _ in samples]
+    if not all(counts for _, counts in samples):
+        mask = rules.constants()["loss_mask"]
+        for row, (_, counts) in zip(rows, samples, strict=True):
+            row["loss_mask"] = row.get("loss_mask", mask) * np.float32(counts)
     return {name: torch.from_numpy(np.stack([row[name] for row in rows])) for name in rows[0]}
 
 

@@ -4,6 +4,8 @@
 epoch, seeded with the epoch's number. Neither ends: an epoch is what whole microbatches cover, and a position is a function of
 the consumed samples, so that nothing needs to be saved. A GPT dataset holds all samples of a run, shuffled over its epochs;
 a second walk is met only by who consumes more than was planned.
+
+`whole` is for passes over every sample: its last microbatch may be filled up with `PADDING`.
 """
 
 from collections.abc import Iterator
@@ -13,7 +15,10 @@ import torch
 
 from primus.errors import InputError
 
-__all__ = ["Sampling", "cyclic", "sequential"]
+__all__ = ["PADDING", "Sampling", "cyclic", "sequential", "whole"]
+
+PADDING = -1
+"""Index of a sample that only fills a microbatch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,8 +27,6 @@ class Sampling:
 
     total: int
     """Samples of the dataset."""
-    consumed: int
-    """Samples that all ranks together have drawn before."""
     micro_batch_size: int
     rank: int
     """Data-parallel rank."""
@@ -36,6 +39,11 @@ class Sampling:
         return self.micro_batch_size * self.size
 
     @property
+    def num_whole(self) -> int:
+        """Microbatches of a rank in a pass over every sample."""
+        return -(-self.total // self.unit)
+
+    @property
     def epoch_samples(self) -> int:
         """Samples of an epoch; InputError if the dataset does not fill one microbatch."""
         if self.total < self.unit:
@@ -46,9 +54,9 @@ class Sampling:
         return self.total // self.unit * self.unit
 
 
-def sequential(s: Sampling) -> Iterator[list[int]]:
-    """Yield this rank's indices of each microbatch, in order, over and over."""
-    start = s.consumed if s.consumed + s.unit <= s.total else s.consumed % s.epoch_samples
+def sequential(s: Sampling, consumed: int) -> Iterator[list[int]]:
+    """Yield this rank's indices of each microbatch, in order, over and over; all ranks have drawn `consumed` samples before."""
+    start = consumed if consumed + s.unit <= s.total else consumed % s.epoch_samples
     while True:
         for base in range(start, s.total - s.unit + 1, s.unit):
             first = base + s.rank * s.micro_batch_size
@@ -56,16 +64,23 @@ def sequential(s: Sampling) -> Iterator[list[int]]:
         start = 0
 
 
-def cyclic(s: Sampling, *, sharding: bool) -> Iterator[list[int]]:
-    """Yield this rank's indices of each microbatch for ever.
+def whole(s: Sampling) -> Iterator[list[int]]:
+    """Yield this rank's indices of each microbatch of a full pass, and of the next one, for ever."""
+    while True:
+        for base in range(s.rank * s.micro_batch_size, s.rank * s.micro_batch_size + s.num_whole * s.unit, s.unit):
+            yield [index if index < s.total else PADDING for index in range(base, base + s.micro_batch_size)]
+
+
+def cyclic(s: Sampling, consumed: int, *, sharding: bool) -> Iterator[list[int]]:
+    """Yield this rank's indices of each microbatch for ever; all ranks have drawn `consumed` samples before.
 
     With `sharding` a rank owns a contiguous part of the indices and permutes it; without, all ranks share one permutation.
     InputError if the position does not lie between two microbatches of this batch arithmetic.
     """
-    epoch, done = divmod(s.consumed, s.epoch_samples)
+    epoch, done = divmod(consumed, s.epoch_samples)
     if done % s.unit:
         raise InputError(
-            f"dataloader_type cyclic cannot resume after {s.consumed} consumed samples: they are not a multiple of "
+            f"dataloader_type cyclic cannot resume after {consumed} consumed samples: they are not a multiple of "
             f"micro_batch_size {s.micro_batch_size} x data-parallel size {s.size}; keep both, or use dataloader_type single"
         )
     while True:

@@ -187,7 +187,7 @@ def test_first_broken_unit_in_the_inputs_order_is_reported(tmp_path: Path, monke
     lines[150], lines[390] = "first", "second"
     (tmp_path / "in.jsonl").write_text("\n\n".join(lines))
     for workers in (1, 2):
-        with pytest.raises(InputError, match=r"1 documents cannot be read.*\n.*in\.jsonl:301 is not JSON"):
+        with pytest.raises(InputError, match=r"1 document cannot be read.*\n.*in\.jsonl:301 is not JSON"):
             prepare([str(tmp_path / "in.jsonl")], tmp_path / "out", NULL, PrepareOptions(workers=workers))
     report = prepare([str(tmp_path / "in.jsonl")], tmp_path / "out", NULL, PrepareOptions(workers=1, skip_broken=True))
     assert [place.split()[0].rsplit(":", 1)[1] for place in report.broken] == ["301", "781"]

@@ -10,8 +10,8 @@ from primus.errors import InputError
 CYCLIC = {"in turn": False, "own part": True}
 
 
-def sampling(total: int, *, consumed: int = 0, micro: int = 1, rank: int = 0, size: int = 1) -> Sampling:
-    return Sampling(total=total, consumed=consumed, micro_batch_size=micro, rank=rank, size=size)
+def sampling(total: int, *, micro: int = 1, rank: int = 0, size: int = 1) -> Sampling:
+    return Sampling(total=total, micro_batch_size=micro, rank=rank, size=size)
 
 
 def flat(batches: list[list[int]]) -> list[int]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from primus.cores import num_cores
 from primus.engine.config import TokenizerConfig
 from primus.engine.data.indexed import IndexedDatasetBuilder, best_dtype
+from primus.engine.data.output import check_output_prefix, writing
 from primus.engine.data.prepare.parts import Fault, Part, Parts
 from primus.engine.data.prepare.sources import LineCounter, Unit, cut_into_units, find_files
 from primus.engine.data.prepare.work import Work, start_pool, tokenize_unit
@@ -84,22 +85,24 @@ def prepare(
 
     Files beside the output are left alone.
     """
+    check_output_prefix(output_prefix)
     units = cut_into_units(find_files(inputs), text_lines=options.text_lines)
     parts = Parts(output_prefix, units, tokenizer, append_eod=options.append_eod, json_key=options.json_key)
     existing = [f"{output_prefix}{suffix}" for suffix in (".bin", ".idx") if Path(f"{output_prefix}{suffix}").exists()]
     if existing and not options.overwrite and not parts.are_ours():
         raise InputError(f"{', '.join(existing)} exist already; choose another --output-prefix, or give --overwrite")
     dtype = best_dtype(build_tokenizer(tokenizer).vocab_size)
-    parts.open()
-    work = Work(parts.folder, tokenizer, options.json_key, options.append_eod, dtype.str)
-    report = _collect(units, parts, work, options, progress)
-    if report.documents == 0:
+    with writing(output_prefix):
+        parts.open()
+        work = Work(parts.folder, tokenizer, options.json_key, options.append_eod, dtype.str)
+        report = _collect(units, parts, work, options, progress)
+        if report.documents == 0:
+            parts.remove()
+            raise InputError(f"the input holds no document with text ({report.num_empty} empty)")
+        with IndexedDatasetBuilder(output_prefix, dtype) as builder:
+            for number in range(len(units)):
+                builder.add_tokens(*parts.tokens_and_lengths(number))
         parts.remove()
-        raise InputError(f"the input holds no document with text ({report.num_empty} empty ones)")
-    with IndexedDatasetBuilder(output_prefix, dtype) as builder:
-        for number in range(len(units)):
-            builder.add_tokens(*parts.tokens_and_lengths(number))
-    parts.remove()
     return report
 
 
@@ -151,4 +154,5 @@ def _place(unit: Unit, fault: Fault, lines: LineCounter) -> str:
 def _broken_text(count: int, places: Sequence[str]) -> str:
     shown = "\n  ".join(places)
     more = f"\n  and {count - len(places)} more there" if count > len(places) else ""
-    return f"{count} documents cannot be read; mend them, or leave them out with --skip-broken:\n  {shown}{more}"
+    documents = "document" if count == 1 else "documents"
+    return f"{count} {documents} cannot be read; mend what is wrong, or leave it out with --skip-broken:\n  {shown}{more}"

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from primus.engine.data.output import check_output_folder, writing
 from primus.engine.data.prepare.sources import cut_into_units, find_files, read_unit
 from primus.errors import InputError
 
@@ -45,6 +46,7 @@ def train_tokenizer(
 
     if vocab_size < 257:
         raise InputError(f"vocab_size is {vocab_size}; byte-level BPE needs 256 ids for the bytes and one for {END_OF_TEXT}")
+    check_output_folder(folder)
     target = folder / "tokenizer.json"
     if target.exists() and not overwrite:
         raise InputError(f"{target} exists already; choose another folder, or give --overwrite")
@@ -61,10 +63,11 @@ def train_tokenizer(
     tokenizer.train_from_iterator(_texts(inputs, json_key, report), trainer)
     if not report.num_read:
         raise InputError(f"there is no text to train a tokenizer on: {'; '.join(report.broken) or 'the files are empty'}")
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(target))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END_OF_TEXT, "bos_token": END_OF_TEXT}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1), encoding="utf-8")
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        target.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1), encoding="utf-8")
     report.vocab_size = tokenizer.get_vocab_size()
     return report
 

@@ -1,0 +1,45 @@
+"""Where datasets and tokenizers are written: looked at before the work begins, and told in one line if it fails. No torch."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from primus.errors import InputError, RunError
+
+__all__ = ["check_output_folder", "check_output_prefix", "writing"]
+
+
+def check_output_prefix(prefix: Path) -> None:
+    """Raise InputError if the two files of a dataset cannot be made under this prefix."""
+    if prefix.name in ("", ".."):
+        raise InputError(f"output prefix {prefix} is a folder; add the name of the dataset's files, for example data/text")
+    for file in (Path(f"{prefix}.bin"), Path(f"{prefix}.idx")):
+        if file.is_dir():
+            raise InputError(f"output prefix {prefix}: {file} is a folder; choose another prefix")
+    _check_parent(f"output prefix {prefix}", prefix.parent)
+
+
+def check_output_folder(folder: Path) -> None:
+    """Raise InputError if files cannot be made in this folder."""
+    _check_parent(f"output {folder}", folder)
+
+
+def _check_parent(what: str, folder: Path) -> None:
+    """Try it in the nearest folder that exists: asking the system for permissions would not tell of all reasons."""
+    try:
+        there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+        Path(tempfile.mkdtemp(prefix=".primus-", dir=there)).rmdir()
+    except NotADirectoryError as error:
+        raise InputError(f"{what}: {there} is a file, not a folder; choose another place") from error
+    except OSError as error:
+        raise InputError(f"{what} cannot be written ({error.strerror}); choose another place") from error
+
+
+@contextmanager
+def writing(target: Path) -> Iterator[None]:
+    """Turn what the system says about a write into one line: the input was sound, but the disk is full, say."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{target} cannot be written: {error.strerror or error}") from error
