@@ -54,7 +54,7 @@ class Sampling:
         return self.total // self.unit * self.unit
 
 
-def sequential(s: Sampling, consumed: int) -> Iterator[list[int]]:
+def sequential(s: Sampling, consumed: int = 0) -> Iterator[list[int]]:
     """Yield this rank's indices of each microbatch, in order, over and over; all ranks have drawn `consumed` samples before."""
     start = consumed if consumed + s.unit <= s.total else consumed % s.epoch_samples
     while True:
@@ -71,7 +71,7 @@ def whole(s: Sampling) -> Iterator[list[int]]:
             yield [index if index < s.total else PADDING for index in range(base, base + s.micro_batch_size)]
 
 
-def cyclic(s: Sampling, consumed: int, *, sharding: bool) -> Iterator[list[int]]:
+def cyclic(s: Sampling, consumed: int = 0, *, sharding: bool) -> Iterator[list[int]]:
     """Yield this rank's indices of each microbatch for ever; all ranks have drawn `consumed` samples before.
 
     With `sharding` a rank owns a contiguous part of the indices and permutes it; without, all ranks share one permutation.

@@ -15,7 +15,6 @@ from primus.engine.data.tokenizer import Tokenizer
 from primus.engine.parallel.collectives import all_gather_object
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.train.callbacks.evaluation import EvaluationSet
-from primus.errors import InputError
 
 __all__ = ["Feeds", "Sources"]
 
@@ -53,28 +52,20 @@ class Sources:
         return Feeds(train=train, validation=validation, test=test)
 
     def _evaluation(self, name: str, dataset: Dataset, loader: Loader, *, consumed: int, whole: bool) -> EvaluationSet:
-        unit = self._plan.unit
         if whole:
-            microbatches, consumed = len(dataset) // unit, 0
-            if microbatches == 0:
-                raise InputError(
-                    f"full_validation: the {name} set has {len(dataset)} samples, less than one microbatch of {unit} over all "
-                    "ranks; give it a larger share or use a smaller micro_batch_size"
-                )
+            microbatches, samples = self._sampling(dataset).num_whole, len(dataset)
         else:
-            microbatches = self._config.train.evaluation.eval_iters * (self._plan.global_batch_size // unit)
-        samples = microbatches * unit
+            microbatches = self._config.train.evaluation.eval_iters * (self._plan.global_batch_size // self._plan.unit)
+            samples = microbatches * self._plan.unit
         return EvaluationSet(name=name, batches=loader.batches(consumed), num_microbatches=microbatches, samples=samples)
 
     def _loader(self, dataset: Dataset, *, in_order: bool = False) -> Loader:
-        sampling = Sampling(
-            total=len(dataset),
-            consumed=0,
-            micro_batch_size=self._plan.micro_batch_size,
-            rank=self._mesh.dp.index,
-            size=self._mesh.dp.size,
-        )
-        return Loader(dataset, self._config.dataset, sampling=sampling, device=self._mesh.device, in_order=in_order)
+        sampling, device = self._sampling(dataset), self._mesh.device
+        return Loader(dataset, self._config.dataset, sampling=sampling, device=device, in_order=in_order)
+
+    def _sampling(self, dataset: Dataset) -> Sampling:
+        dp = self._mesh.dp
+        return Sampling(total=len(dataset), micro_batch_size=self._plan.micro_batch_size, rank=dp.index, size=dp.size)
 
 
 def _in_turn(build: Callable[[], Datasets], mesh: Mesh) -> Datasets:

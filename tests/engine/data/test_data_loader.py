@@ -32,7 +32,7 @@ def mock_set(rules: SampleRules = RULES) -> GPTDataset:
 def batches(
     dataset: GPTDataset, config: DatasetConfig = CONFIG, *, consumed: int = 0, in_order: bool = False
 ) -> Iterator[Batch]:
-    sampling = Sampling(total=len(dataset), consumed=0, micro_batch_size=3, rank=1, size=2)
+    sampling = Sampling(total=len(dataset), micro_batch_size=3, rank=1, size=2)
     return Loader(dataset, config, sampling=sampling, device=CPU, in_order=in_order).batches(consumed)
 
 
@@ -81,6 +81,20 @@ def test_in_order_walks_the_set_whatever_the_loader_type() -> None:
     cyclic = replace(CONFIG, dataloader_type="cyclic")
     assert texts(batches(dataset, cyclic, in_order=True), 4) == texts(batches(dataset), 4)
     assert texts(batches(dataset, cyclic), 4) != texts(batches(dataset), 4)
+
+
+@pytest.mark.parametrize("eod_mask_loss", [False, True])
+def test_what_fills_the_last_microbatch_of_a_whole_pass_does_not_count(eod_mask_loss: bool) -> None:
+    dataset = mock_set(replace(RULES, eod_mask_loss=eod_mask_loss))
+    total = 16  # of the third six, the second rank's last two are missing
+    sampling = Sampling(total=total, micro_batch_size=3, rank=1, size=2)
+    stream = Loader(dataset, CONFIG, sampling=sampling, device=CPU, in_order=True).batches(0)
+    *_, before, last, again = islice(stream, sampling.num_whole + 1)
+    assert last.loss_mask[0].tolist() == dataset[total - 1]["loss_mask"].tolist()
+    assert last.loss_mask[1:].sum() == 0
+    assert last.tokens.shape == before.tokens.shape
+    assert again.tokens.tolist() == [dataset[item]["tokens"].tolist() for item in (3, 4, 5)]
+    assert again.loss_mask.sum() > 12
 
 
 def test_workers_give_the_same_batches_and_survive_the_groups_signals(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,6 +159,16 @@ def test_full_validation_walks_the_whole_set_each_time(tmp_path: Path) -> None:
     assert rows[0]["validation_loss"] == rows[1]["validation_loss"]
 
 
+def test_full_validation_does_not_depend_on_how_the_set_is_cut(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "corpus", documents=40)
+    data = {"mock_data": False, "data_path": str(corpus), "split": "70,30,0", "eod_mask_loss": True}
+    keys = {"full_validation": True, "eval_interval": 1, "train_iters": 1, "lr": 0.0, "min_lr": 0.0}
+    cuts = [(1, 1), (4, 1), (8, 1), (4, 2)]
+    runs = [train(tmp_path, f"m{m}dp{n}", {**data, **keys, "micro_batch_size": m}, ranks=n) for m, n in cuts]
+    losses = [rows[0]["validation_loss"] for rows in runs]
+    assert losses == pytest.approx([losses[0]] * len(cuts), rel=1e-6)
+
+
 @pytest.mark.parametrize("gzip", [False, True])
 def test_profiler_writes_the_window_as_it_is_asked_to(gzip: bool, tmp_path: Path) -> None:
     window = {"profile": True, "use_pytorch_profiler": True, "profile_step_start": 2, "profile_step_end": 4}
