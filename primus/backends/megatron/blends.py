@@ -12,7 +12,7 @@ from typing import Any
 
 from primus.engine.config.split import SPLITS
 
-__all__ = ["BlendError", "parse_blend", "read_split_lists", "read_words"]
+__all__ = ["BlendError", "is_number", "parse_blend", "read_split_lists", "read_words"]
 
 
 class BlendError(ValueError):
@@ -56,6 +56,11 @@ def read_split_lists(path: str) -> dict[str, Any]:
     if not isinstance(lists, dict) or set(lists) != set(SPLITS):
         raise BlendError(f"{path} must be a JSON object with the keys train, valid and test, each a blend or null")
     return lists
+
+
+def is_number(token: str) -> bool:
+    """Tell whether a word of a blend can be a weight."""
+    return _number(token) is not None
 
 
 def _number(token: str) -> float | None:

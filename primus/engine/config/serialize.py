@@ -43,6 +43,8 @@ def load(file: Path) -> ConfigContainer:
         raise ConfigError(f"{file}: cannot be read as a container file: {error}") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{file}: a container file is a map, this is {type(data).__name__}")
+    if "modules" in data:
+        raise ConfigError(f"{file} is an experiment, from which `primus train pretrain --config {file}` makes the container")
     return typing.cast(ConfigContainer, from_dict(data))
 
 

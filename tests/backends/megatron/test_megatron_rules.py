@@ -51,6 +51,10 @@ CASES: list[tuple[dict[str, Any], int, str]] = [
     ({"adam_beta2": 1.0}, 1, "must be at least 0 and below 1."),
     ({"distributed_timeout_minutes": 0}, 1, "must be above 0."),
     ({"position_embedding_type": "yarn", "rotary_base": 1}, 1, "rotary_base 1.0 (exp.yaml:"),
+    ({**FILES, "data_path": "my.bin"}, 1, "leave out the .bin of "),
+    ({**FILES, "data_path": [1, "my_data", 2]}, 1, ": 1 stands where a prefix is expected: give every prefix a weight"),
+    ({"tensor_model_parallel_size": 3}, 3, "is not divisible by tensor_model_parallel_size 3 (exp.yaml:"),
+    ({"tensor_model_parallel_size": 3}, 3, "use 2 or 4 ranks."),
     # schedules
     ({"lr": None}, 1, "lr is null (exp.yaml:"),
     ({"lr": 1e-5}, 1, "min_lr 0.0001 (exp.yaml:"),

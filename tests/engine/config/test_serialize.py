@@ -48,6 +48,12 @@ def test_container_read_back_equals_container_written(tmp_path: Path) -> None:
     assert serialize.load(file) == small_container()
 
 
+def test_an_experiment_is_sent_to_the_command_that_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "my.yaml").write_text("modules:\n  pre_trainer: {framework: megatron}\n")
+    with pytest.raises(ConfigError, match="is an experiment, from which `primus train pretrain --config"):
+        serialize.load(tmp_path / "my.yaml")
+
+
 def test_all_problems_of_a_file_are_reported_together() -> None:
     data = serialize.to_dict(small_container())
     data["train"]["micro_batch_sise"] = 1

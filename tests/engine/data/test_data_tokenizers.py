@@ -91,6 +91,10 @@ def test_a_hub_out_of_reach_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_folders_that_cannot_serve_are_refused_with_a_reason(folder: Path, tmp_path: Path) -> None:
     config = TokenizerConfig(type="HuggingFaceTokenizer", model=str(tmp_path))
+    with pytest.raises(
+        InputError, match=r"folder without a tokenizer that can be opened: it needs a tokenizer\.json.*config\.json$"
+    ):
+        build_tokenizer(config)
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(InputError, match=r"tokenizer\.json cannot be read"):
         build_tokenizer(config)

@@ -29,6 +29,16 @@ def open_huggingface(name: str, *, trust_remote_code: bool) -> "FastTokenizer | 
     return TransformersTokenizer(name, trust_remote_code=trust_remote_code)
 
 
+def _not_opened(name: str, error: Exception) -> str:
+    if Path(name).is_dir():
+        return (
+            f"tokenizer_model {name} is a folder without a tokenizer that can be opened: it needs a tokenizer.json, as `primus "
+            "data train-tokenizer` writes it, or the files of a Hugging Face tokenizer with their tokenizer_config.json"
+        )
+    first = str(error).strip().splitlines()[0]
+    return f"tokenizer_model {name} is neither a folder with a tokenizer nor a hub id that can be reached: {first}"
+
+
 def _open_folder(folder: Path) -> FastTokenizer:
     from tokenizers import Tokenizer
 
@@ -50,10 +60,7 @@ class TransformersTokenizer:
                 name, trust_remote_code=trust_remote_code, local_files_only=not Path(name).exists() and not _is_hub_reachable()
             )
         except (OSError, ValueError) as error:
-            first = str(error).strip().splitlines()[0]
-            raise InputError(
-                f"tokenizer_model {name} is neither a folder with a tokenizer nor a hub id that can be reached: {first}"
-            ) from error
+            raise InputError(_not_opened(name, error)) from error
         if self._tokenizer.eos_token_id is None:
             raise InputError(f"tokenizer_model {name} names no eos token, which ends documents; set eos_token in its config")
 

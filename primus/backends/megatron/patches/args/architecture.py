@@ -6,7 +6,16 @@ Null widths follow from others: the feed-forward width from `hidden_size` (two t
 
 from primus.backends.megatron.params import Params, Problems, Rule, Unreadable, or_list
 
-__all__ = ["RULES", "activation", "ffn_hidden_size", "kv_channels", "num_layers", "num_query_groups", "qk_norm"]
+__all__ = [
+    "RULES",
+    "activation",
+    "ffn_hidden_size",
+    "kv_channels",
+    "nearest_divisors",
+    "num_layers",
+    "num_query_groups",
+    "qk_norm",
+]
 
 _ACTIVATIONS = ("swiglu", "squared_relu", "quick_geglu", "openai_gelu")
 
@@ -57,6 +66,14 @@ def qk_norm(p: Params) -> str:
     return "model" if p["qk_layernorm"] else "none"
 
 
+def nearest_divisors(number: int, wanted: int) -> list[int]:
+    """Return the divisors of `number` next below and above `wanted`."""
+    divisors = [d for d in range(1, number + 1) if number % d == 0]
+    below = [d for d in divisors if d < wanted][-1:]
+    above = [d for d in divisors if d > wanted][:1]
+    return below + above
+
+
 def depth_is_given_once(p: Params) -> Problems:
     """`num_layers` and its alias exclude each other."""
     depth, alias = p["num_layers"], p["encoder_num_layers"]
@@ -77,7 +94,7 @@ def heads_divide_hidden(p: Params) -> Problems:
     """Without `kv_channels` the heads share the hidden size."""
     heads, hidden = p.required("num_attention_heads"), p.required("hidden_size")
     if p["kv_channels"] is None and hidden % heads:
-        nearest = or_list(_nearest_divisors(hidden, heads))
+        nearest = or_list(nearest_divisors(hidden, heads))
         yield (
             f"{p.where('hidden_size')} is not divisible by {p.where('num_attention_heads')}: "
             f"use {nearest} heads, or set kv_channels."
@@ -90,7 +107,7 @@ def groups_divide_heads(p: Params) -> Problems:
     if not p["group_query_attention"] or groups is None:
         return
     if groups < 1 or heads % groups:
-        nearest = or_list(_nearest_divisors(heads, groups))
+        nearest = or_list(nearest_divisors(heads, groups))
         yield f"{p.where('num_attention_heads')} is not divisible by {p.where('num_query_groups')}: use {nearest} query groups."
 
 
@@ -110,11 +127,3 @@ RULES: tuple[Rule, ...] = (
     groups_divide_heads,
     activation_is_one,
 )
-
-
-def _nearest_divisors(number: int, wanted: int) -> list[int]:
-    """Return the divisors of `number` next below and above `wanted`."""
-    divisors = [d for d in range(1, number + 1) if number % d == 0]
-    below = [d for d in divisors if d < wanted][-1:]
-    above = [d for d in divisors if d > wanted][:1]
-    return below + above

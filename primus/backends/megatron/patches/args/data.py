@@ -1,9 +1,11 @@
 """Where tokens come from: one blend divided by `split`, one blend for each split, or mock documents."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
-from primus.backends.megatron.blends import BlendError, parse_blend, read_split_lists, read_words
+from primus.backends.megatron.blends import BlendError, is_number, parse_blend, read_split_lists, read_words
 from primus.backends.megatron.params import Derivation, Params, Problems, Rewrite, Rule, Unreadable
 from primus.engine.config import Blend
 from primus.engine.config.split import SPLITS, split_shares
@@ -37,11 +39,10 @@ def split_blends(p: Params) -> dict[str, Blend | None]:
 
 
 def source_prefixes(p: Params) -> dict[str, str]:
-    """Return the key that names each prefix of indexed files; for blends that can be read."""
+    """Return the key that names each prefix of indexed files."""
     found: dict[str, str] = {}
     for key in (*_ONE_SOURCE, *_OWN_SOURCES):
-        for words in _given_blends(p, key):
-            found |= dict.fromkeys(_blend(p, words).prefixes, key)
+        found |= dict.fromkeys(_readable(key, partial(_prefixes, p, key)), key)
     return found
 
 
@@ -113,6 +114,18 @@ def blends_are_readable(p: Params) -> Problems:
                 parse_blend(words)
         except BlendError as fault:
             yield f"{p.where(key)}: {fault}."
+
+
+def prefixes_are_prefixes(p: Params) -> Problems:
+    """A dataset goes by the name that its two files share, and weights come in pairs with prefixes."""
+    for prefix, key in source_prefixes(p).items():
+        if Path(f"{prefix}.idx").exists():
+            continue
+        if prefix.endswith((".bin", ".idx")):
+            yield f"{p.where(key)}: leave out the {prefix[-4:]} of {prefix}: a dataset is named by what its two files share."
+        elif is_number(Path(prefix).name):
+            name = Path(prefix).name
+            yield f"{p.where(key)}: {name} stands where a prefix is expected: give every prefix a weight before it, or none."
 
 
 def split_is_readable(p: Params) -> Problems:
@@ -214,6 +227,7 @@ RULES: tuple[Rule, ...] = (
     loader_is_one_of_ours,
     source_is_one,
     blends_are_readable,
+    prefixes_are_prefixes,
     split_is_readable,
     training_has_documents,
     evaluation_has_documents,
@@ -249,6 +263,10 @@ def _given_blends(p: Params, key: str) -> list[Any]:
     if key == "per_split_data_args_path":
         return [words for words in read_split_lists(p.input_path(p[key])).values() if words]
     return [p[key]]
+
+
+def _prefixes(p: Params, key: str) -> list[str]:
+    return [prefix for words in _given_blends(p, key) for prefix in _blend(p, words).prefixes]
 
 
 def _own_blend(p: Params, name: str, words: Any) -> Blend | None:

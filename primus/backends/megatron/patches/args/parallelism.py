@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from primus.backends.megatron.params import Derivation, Params, Problems, Rewrite, Rule
-from primus.backends.megatron.patches.args.architecture import ffn_hidden_size, num_query_groups
+from primus.backends.megatron.params import Derivation, Params, Problems, Rewrite, Rule, or_list
+from primus.backends.megatron.patches.args.architecture import ffn_hidden_size, nearest_divisors, num_query_groups
 from primus.backends.megatron.patches.args.positions import length_key, seq_length
 
 __all__ = ["DERIVATIONS", "RULES"]
@@ -25,7 +25,7 @@ def heads_divide_over_ranks(p: Params) -> Problems:
     """Each tensor-parallel rank owns whole heads, and whole key/value heads or a share in one."""
     ranks, heads = p["tensor_model_parallel_size"], p.required("num_attention_heads")
     if heads % ranks:
-        yield _indivisible(p, "num_attention_heads")
+        yield f"{_indivisible(p, 'num_attention_heads')}: use {or_list(nearest_divisors(heads, ranks))} ranks."
     groups = num_query_groups(p)
     if groups > 0 and groups % ranks and ranks % groups:
         yield (
@@ -47,7 +47,12 @@ def sequence_divides_over_ranks(p: Params) -> Problems:
     """With sequence parallelism each tensor-parallel rank owns an equal slice of the sequence."""
     ranks = p["tensor_model_parallel_size"]
     if p["sequence_parallel"] and ranks > 1 and seq_length(p) % ranks:
-        yield f"{_indivisible(p, length_key(p))[:-1]}, or set sequence_parallel: false."
+        key, length = length_key(p), seq_length(p)
+        below = length // ranks * ranks
+        yield (
+            f"{_indivisible(p, key)}: set {key} to {or_list(n for n in (below, below + ranks) if n)}, "
+            "or choose a size that divides it, or set sequence_parallel: false."
+        )
 
 
 def param_gather_overlap_has_its_base(p: Params) -> Problems:
@@ -86,10 +91,4 @@ RULES: tuple[Rule, ...] = (
 
 
 def _indivisible(p: Params, key: str) -> str:
-    ranks, number = p["tensor_model_parallel_size"], p[key]
-    below = number // ranks * ranks
-    choices = " or ".join(str(n) for n in (below, below + ranks) if n)
-    return (
-        f"{p.where(key)} is not divisible by {p.where('tensor_model_parallel_size')}: set {key} to {choices}, "
-        "or choose a size that divides it."
-    )
+    return f"{p.where(key)} is not divisible by {p.where('tensor_model_parallel_size')}"
