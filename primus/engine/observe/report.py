@@ -13,6 +13,8 @@ from primus.engine.observe.metrics_file import read_metrics
 
 __all__ = ["write_report"]
 
+_Row = dict[str, float | None]
+
 _CURVES = (
     ("loss", "loss", (("lm_loss", "training"), ("validation_loss", "validation"), ("test_loss", "test"))),
     ("throughput", "tokens a second", (("tokens_per_second", "tokens/s"),)),
@@ -29,13 +31,19 @@ def write_report(metrics: Path, folder: Path, *, title: str, config_text: str) -
     folder.mkdir(parents=True, exist_ok=True)
     pictures = []
     for name, label, series in _CURVES:
-        drawn = [(text, points) for key, text in series if (points := [(r["iteration"], r[key]) for r in rows if key in r])]
+        drawn = [(text, points) for key, text in series if (points := _points(rows, key))]
         if drawn:
             _draw(folder / f"{name}.png", label, drawn)
             pictures.append(f"{name}.png")
     page = folder / "index.html"
     page.write_text(_page(title, rows[-1], pictures, config_text), encoding="utf-8")
     return page
+
+
+def _points(rows: Sequence[_Row], key: str) -> list[tuple[float, float]]:
+    """Return (iteration, value) where there is a finite value."""
+    pairs = [(row["iteration"], row.get(key)) for row in rows]
+    return [(iteration, value) for iteration, value in pairs if iteration is not None and value is not None]
 
 
 def main(folder: Path) -> None:
@@ -62,8 +70,10 @@ def _draw(file: Path, label: str, series: Sequence[tuple[str, Sequence[tuple[flo
     figure.savefig(file, dpi=110)
 
 
-def _page(title: str, last: dict[str, float], pictures: Sequence[str], config_text: str) -> str:
-    cells = "".join(f"<tr><th>{html.escape(k)}</th><td>{v:,.6g}</td></tr>" for k, v in last.items())
+def _page(title: str, last: _Row, pictures: Sequence[str], config_text: str) -> str:
+    cells = "".join(
+        f"<tr><th>{html.escape(k)}</th><td>{'not finite' if v is None else f'{v:,.6g}'}</td></tr>" for k, v in last.items()
+    )
     images = "".join(f'<img src="{name}" alt="{name}">' for name in pictures)
     return (
         "<!doctype html><html lang='en'><meta charset='utf-8'>"

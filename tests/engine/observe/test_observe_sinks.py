@@ -55,6 +55,40 @@ def test_resumed_metrics_drop_rows_after_the_checkpoint_and_torn_lines(tmp_path:
     assert read_metrics(file)[-1]["lm_loss"] == 1.0
 
 
+def test_a_run_that_begins_anew_keeps_the_earlier_metrics_aside(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    for run in (1.0, 2.0, 3.0):
+        sink = MetricsFile(file, start_iteration=0)
+        sink.write({"iteration": 1, "lm_loss": run})
+        sink.close(failed=False)
+    found = {path.name: read_metrics(path)[0]["lm_loss"] for path in tmp_path.iterdir()}
+    assert found == {"metrics.jsonl.1": 1.0, "metrics.jsonl.2": 2.0, "metrics.jsonl": 3.0}
+
+
+def test_an_evaluation_alone_takes_nothing_from_the_metrics(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    file.write_text("".join(json.dumps({"iteration": i}) + "\n" for i in (1, 2, 3)))
+    for start in (0, 2):
+        sink = MetricsFile(file, start_iteration=start)
+        sink.write({"iteration": start, "validation_loss": 1.0})
+        sink.close(failed=False)
+    assert [row["iteration"] for row in read_metrics(file)] == [1, 2, 3, 0, 2]
+
+
+def test_what_is_not_finite_is_null_and_the_report_goes_on(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    sink = MetricsFile(file, start_iteration=0)
+    for iteration, loss in ((1, 2.0), (2, math.nan), (3, math.inf)):
+        sink.write({"iteration": iteration, "lm_loss": loss, "grad_norm": math.nan})
+    sink.close(failed=False)
+    assert "NaN" not in file.read_text()
+    assert [row["lm_loss"] for row in read_metrics(file)] == [2.0, None, None]
+    report_main(tmp_path)
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "loss.png" in page
+    assert "grad_norm.png" not in page
+
+
 def test_plain_console_line_names_what_a_reader_wants(capsys: pytest.CaptureFixture[str]) -> None:
     sink = Console(total_iterations=10, start_iteration=0, with_throughput=True)
     sink.write(RECORD)
