@@ -8,7 +8,6 @@ together (text that was cut into sentences), is kept in the file and read by nob
 """
 
 import os
-import shutil
 import struct
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -20,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from primus.engine.data.index_check import check_index
-from primus.errors import InputError
+from primus.errors import InputError, RunError
 
 __all__ = ["IndexedDataset", "IndexedDatasetBuilder", "best_dtype", "merge"]
 
@@ -37,6 +36,7 @@ _DTYPES: dict[int, type[np.generic]] = {
     8: np.uint16,
 }
 _FLOATS = (6, 7)
+_PIECE = 16 << 20
 _CODES = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
 
 
@@ -179,14 +179,14 @@ class IndexedDatasetBuilder:
         first = len(self._lengths)
         self._lengths += other.sequence_lengths.tolist()
         self._documents += (other.document_indices[1:] + first).tolist()
-        self._copy(Path(f"{prefix}.bin"))
+        self._copy(Path(f"{prefix}.bin"), other.sequence_lengths)
 
     def add_tokens(self, file: Path, lengths: NDArray[np.int32]) -> None:
         """Append documents of one sequence each, whose tokens stand back to back in `file`."""
         first = len(self._lengths)
         self._lengths += lengths.tolist()
         self._documents += range(first + 1, first + len(lengths) + 1)
-        self._copy(file)
+        self._copy(file, lengths)
 
     def finish(self) -> None:
         """Make the tokens durable, then let them and the index appear."""
@@ -218,9 +218,14 @@ class IndexedDatasetBuilder:
             index.flush()
             os.fsync(index.fileno())
 
-    def _copy(self, file: Path) -> None:
+    def _copy(self, file: Path, lengths: NDArray[np.int32]) -> None:
+        """Append the tokens of these lengths; a file may hold more, which would move all that follows."""
+        left = int(lengths.sum(dtype=np.int64)) * self.dtype.itemsize
         with file.open("rb") as source:
-            shutil.copyfileobj(source, self._bin, 16 << 20)
+            while left and (piece := source.read(min(left, _PIECE))):
+                left -= self._bin.write(piece)
+        if left:
+            raise RunError(f"{file} has {left:,d} bytes fewer than its index says: it was changed while it was copied")
 
 
 def merge(prefixes: Iterable[str | Path], output_prefix: str | Path, *, overwrite: bool = False) -> None:

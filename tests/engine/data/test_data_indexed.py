@@ -189,6 +189,15 @@ def test_interrupted_writing_keeps_the_dataset_that_was_there(tmp_path: Path) ->
     assert sorted(file.name for file in tmp_path.iterdir()) == ["d.bin", "d.idx"]
 
 
+def test_what_a_file_holds_behind_its_last_document_is_not_merged(tmp_path: Path) -> None:
+    for name, documents in (("a", DOCUMENTS[:2]), ("b", DOCUMENTS[2:])):
+        write(tmp_path / name, documents)
+    with (tmp_path / "a.bin").open("ab") as file:
+        file.write(b"xyz")
+    merge([tmp_path / "a", tmp_path / "b"], tmp_path / "ab")
+    assert read(tmp_path / "ab") == DOCUMENTS
+
+
 def test_merged_datasets_stand_behind_one_another(tmp_path: Path) -> None:
     write(tmp_path / "a", DOCUMENTS[:2])
     with IndexedDatasetBuilder(tmp_path / "b", UINT16) as builder:
