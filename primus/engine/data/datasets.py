@@ -8,7 +8,7 @@ size, whole epochs of it if one is not enough.
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from primus.engine.config import Blend, DatasetConfig
@@ -47,6 +47,7 @@ def build_datasets(
     multiple_validation_sets: bool = False,
 ) -> Datasets:
     """Build what `sizes` asks for; InputError if a split is asked for samples and holds none."""
+    rules = replace(rules, vocab_size=vocab_size)
     wanted = {"train": sizes.train, "valid": sizes.valid, "test": sizes.test}
     sets: dict[str, tuple[Dataset, ...]] = {}
     for number, name in enumerate(SPLITS):

@@ -4,6 +4,7 @@ An item is a map of numpy arrays: `tokens`, `labels`, `position_ids` int64 `[s]`
 `attention_mask` bool `[1, s, s]` (true = masked out) if the configuration asks for it.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +18,7 @@ from primus.engine.data.cache import cached_arrays
 from primus.engine.data.gpt_index import build_gpt_index
 from primus.errors import InputError
 
-__all__ = ["Corpus", "GPTDataset", "Sample", "SampleRules", "check_share"]
+__all__ = ["Corpus", "GPTDataset", "Sample", "SampleRules", "check_share", "foreign_id"]
 
 Sample = dict[str, NDArray[Any]]
 
@@ -39,6 +40,8 @@ class SampleRules:
     seq_length: int
     seed: int
     eod: int
+    vocab_size: int = 1 << 63
+    """What the ids of a sample stay below."""
     eod_mask_loss: bool = False
     reset_position_ids: bool = False
     reset_attention_mask: bool = False
@@ -115,15 +118,38 @@ class GPTDataset:
         return self.rules.sample(self.text(item))
 
     def text(self, item: int) -> NDArray[np.int64]:
-        """Return the `seq_length + 1` tokens of a sample."""
+        """Return the `seq_length + 1` tokens of a sample; InputError if one of them is no id of the vocabulary."""
+        parts = [self._corpus.get(*part) for part in self._parts(item)]
+        text = np.concatenate(parts).astype(np.int64)
+        # Read without a sign, a negative id is larger than any other: one look finds both kinds.
+        if text.view(np.uint64).max() >= self.rules.vocab_size:
+            raise InputError(self._foreign(item))
+        return text
+
+    def _parts(self, item: int) -> Iterator[tuple[int, int, int | None]]:
+        """Yield document, first token and the one behind the last of what a sample is put together from."""
         k = int(self.shuffle_index[item])
         (first, offset), (last, end) = self.sample_index[k].tolist(), self.sample_index[k + 1].tolist()
-        parts = []
         for place in range(first, last + 1):
-            start = offset if place == first else 0
-            stop = end + 1 if place == last else None
-            parts.append(self._corpus.get(int(self.document_index[place]), start, stop))
-        return np.concatenate(parts).astype(np.int64)
+            yield int(self.document_index[place]), offset if place == first else 0, end + 1 if place == last else None
+
+    def _foreign(self, item: int) -> str:
+        for document, start, stop in self._parts(item):
+            ids = self._corpus.get(document, start, stop).astype(np.int64)
+            foreign = ids[ids.view(np.uint64) >= self.rules.vocab_size]
+            if len(foreign):
+                return foreign_id(
+                    f"document {document} of dataset {self._corpus.prefix}", int(foreign[0]), self.rules.vocab_size
+                )
+        raise AssertionError("a sample is what its documents hold")
+
+
+def foreign_id(place: str, found: int, vocab_size: int) -> str:
+    """Return what is wrong with data that another tokenizer made."""
+    return (
+        f"{place} holds the id {found:,d}, but the tokenizer has {vocab_size:,d} ids, from 0 on: another one made it, or it is "
+        "damaged; name that tokenizer, or prepare the data again"
+    )
 
 
 def check_share(corpus: Corpus, *, documents: tuple[int, int], num_samples: int | None, split: str, seq_length: int) -> None:

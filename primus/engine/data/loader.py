@@ -30,12 +30,17 @@ from primus.cores import num_cores
 from primus.engine.config import DatasetConfig
 from primus.engine.data.gpt_dataset import SampleRules
 from primus.engine.data.samplers import PADDING, Sampling, cyclic, sequential, whole
+from primus.errors import InputError
 
 __all__ = ["Batch", "Loader"]
 
 log = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+_Item = tuple[NDArray[np.int64], bool] | InputError
+"""The tokens of a sample and whether it counts, or why it cannot be had."""
 
 
 class _Items(Protocol):
@@ -70,8 +75,12 @@ class _Texts:
     def __len__(self) -> int:
         return len(self._items)
 
-    def __getitem__(self, item: int) -> tuple[NDArray[np.int64], bool]:
-        return self._items.text(max(item, 0)), item != PADDING
+    def __getitem__(self, item: int) -> _Item:
+        try:
+            return self._items.text(max(item, 0)), item != PADDING
+        except InputError as error:
+            # Raised by the main process: what a worker raises would reach the user inside a traceback.
+            return error
 
 
 class _Indices:
@@ -131,6 +140,8 @@ class Loader:
         shared: dict[str, Tensor] = {}
         self._indices.consumed = consumed
         for stacked in self._stream():
+            if isinstance(stacked, InputError):
+                raise stacked
             own = {name: tensor.to(self._device, non_blocking=True) for name, tensor in stacked.items()}
             text = own.pop("text")
             if not shared or len(shared["loss_mask"]) != len(text):
@@ -144,7 +155,7 @@ class Loader:
                 attention_mask=parts.get("attention_mask"),
             )
 
-    def _stream(self) -> Iterator[dict[str, Tensor]]:
+    def _stream(self) -> Iterator[dict[str, Tensor] | InputError]:
         """Start the loader, and its workers if they are not there."""
         with _signals_held():
             return iter(self._loader)
@@ -167,9 +178,12 @@ def _signals_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _collate(rules: SampleRules, samples: list[tuple[NDArray[np.int64], bool]]) -> dict[str, Tensor]:
+def _collate(rules: SampleRules, items: list[_Item]) -> dict[str, Tensor] | InputError:
     """Stack samples and what depends on their tokens; a dict, so that pinning finds the tensors."""
-    rows = [{"text": text} | rules.masks(text[:-1]) for text, _ in samples]
+    samples = [item for item in items if not isinstance(item, InputError)]
+    if len(samples) < len(items):
+        return next(item for item in items if isinstance(item, InputError))
+    rows: list[dict[str, NDArray[Any]]] = [{"text": text} | rules.masks(text[:-1]) for text, _ in samples]
     if not all(counts for _, counts in samples):
         mask = rules.constants()["loss_mask"]
         for row, (_, counts) in zip(rows, samples, strict=True):

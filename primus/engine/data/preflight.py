@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from primus.engine.config import Blend, ConfigContainer
 from primus.engine.config.split import SPLITS
-from primus.engine.data.gpt_dataset import check_share
+from primus.engine.data.gpt_dataset import check_share, foreign_id
 from primus.engine.data.indexed import IndexedDataset
 from primus.engine.data.splits import split_bounds, split_sizes
 from primus.engine.data.tokenizer import build_tokenizer
@@ -48,13 +48,13 @@ def _blends(config: ConfigContainer) -> tuple[Blend | None, ...]:
 
 
 def _foreign_ids(corpus: IndexedDataset, vocab_size: int) -> Iterator[str]:
-    """Find data that another tokenizer made: its ids would reach beyond the embedding in the middle of the run."""
-    largest = int(corpus.head(_PROBED_TOKENS).max(initial=0))
-    if largest >= vocab_size:
-        yield (
-            f"dataset {corpus.prefix} holds the id {largest:,d}, but the tokenizer has {vocab_size:,d} ids: another one "
-            "made it; name that tokenizer, or prepare the data again"
-        )
+    """Find data that another tokenizer made before a run meets it in the middle, where each sample is looked at."""
+    ids = corpus.head(_PROBED_TOKENS)
+    if not len(ids):
+        return
+    lowest, highest = int(ids.min()), int(ids.max())
+    if lowest < 0 or highest >= vocab_size:
+        yield foreign_id(f"dataset {corpus.prefix}", lowest if lowest < 0 else highest, vocab_size)
 
 
 def _empty_shares(config: ConfigContainer, corpora: dict[str, IndexedDataset]) -> Iterator[str]:

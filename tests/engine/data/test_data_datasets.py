@@ -144,6 +144,19 @@ def test_failed_writing_leaves_no_half_array(tmp_path: Path, monkeypatch: pytest
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("foreign", [100, -1])
+def test_a_sample_with_an_id_outside_the_vocabulary_names_its_document(foreign: int, tmp_path: Path) -> None:
+    with IndexedDatasetBuilder(tmp_path / "d", np.dtype(np.int32)) as builder:
+        for number in range(9):
+            builder.add_document([1, 99, 5, foreign if number == 7 else 3])
+    config = DatasetConfig(train_blend=Blend(prefixes=(str(tmp_path / "d"),)), cache_path=str(tmp_path / "cache"))
+    train = build(config, train=6).train
+    assert train is not None
+    place = f"document 7 of dataset {tmp_path}/d holds the id {foreign}, but the tokenizer has 100 ids"
+    with pytest.raises(InputError, match=place):
+        list(map(train.text, range(6)))
+
+
 def test_datasets_travel_to_loader_processes(tmp_path: Path) -> None:
     train = build(DatasetConfig(train_blend=Blend(prefixes=(corpus(tmp_path / "d", 9),))), train=10).train
     assert train is not None

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from primus.engine.data.gpt_dataset import GPTDataset, SampleRules
 from primus.engine.data.loader import Batch, Loader
 from primus.engine.data.mock import MockCorpus
 from primus.engine.data.samplers import Sampling
+from primus.errors import InputError
 
 RULES = SampleRules(seq_length=6, seed=1, eod=99)
 CONFIG = DatasetConfig(mock_data=True)
@@ -137,3 +139,13 @@ def test_a_process_ends_although_its_workers_ignore_signals() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True, check=False)
     assert done.returncode == 7, done.stderr
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_a_sample_holds_wrongly_is_told_without_a_workers_traceback(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader_module, "_useful_workers", lambda wanted: wanted)
+    stream = batches(mock_set(replace(RULES, vocab_size=99)), replace(CONFIG, num_workers=workers))
+    with pytest.raises(InputError) as caught:
+        texts(stream, 50)
+    message = r"document \d+ of dataset mock data holds the id 99, but the tokenizer has 99 ids, from 0 on: .*"
+    assert re.fullmatch(message, str(caught.value))

@@ -27,8 +27,8 @@ from primus.engine.data.indexed import IndexedDatasetBuilder
 from primus.engine.data.preflight import check_data
 
 
-def corpus(prefix: Path, documents: list[list[int]]) -> str:
-    with IndexedDatasetBuilder(prefix, np.dtype(np.uint16)) as builder:
+def corpus(prefix: Path, documents: list[list[int]], dtype: type = np.uint16) -> str:
+    with IndexedDatasetBuilder(prefix, np.dtype(dtype)) as builder:
         for document in documents:
             builder.add_document(document)
     return str(prefix)
@@ -93,6 +93,12 @@ def test_data_of_another_tokenizer_are_noticed(tmp_path: Path) -> None:
     prefix = corpus(tmp_path / "d", [[1, 2], [100, 3]] * 20)
     text = problem(container(DatasetConfig(train_blend=Blend(prefixes=(prefix,)))))
     assert text.startswith(f"dataset {prefix} holds the id 100, but the tokenizer has 100 ids")
+
+
+def test_negative_ids_are_noticed(tmp_path: Path) -> None:
+    prefix = corpus(tmp_path / "d", [[1, 2], [-7, 200]] * 20, np.int32)
+    text = problem(container(DatasetConfig(train_blend=Blend(prefixes=(prefix,)))))
+    assert text.startswith(f"dataset {prefix} holds the id -7, but the tokenizer has 100 ids, from 0 on")
 
 
 def test_a_vocabulary_larger_than_the_models_is_refused() -> None:
