@@ -1,8 +1,8 @@
 """`BlockAverage`: speed averaged over blocks of iterations, the first ones left out.
 
-Warm-up iterations (`log_avg_skip_iterations`) never count; a block restarts when it holds `log_avg_reset_interval`
-records, so the figure follows slow drift. Times and TFLOP/s average arithmetically, tokens a second harmonically (each is
-a rate over equal work).
+An interval that begins within the first `skip` iterations of the process does not count; a block that holds `length` iterations
+is followed by a new one, so the figure follows slow drift. Times and TFLOP/s average arithmetically, tokens a second
+harmonically (each is a rate over equal work), all weighted by the iterations of their intervals.
 """
 
 from dataclasses import dataclass, field
@@ -16,22 +16,30 @@ class BlockAverage:
     """The present block."""
 
     skip: int
-    """Records left out at the start of the process."""
+    """Iterations left out at the start of the process."""
     length: int
-    """Records of a full block."""
+    """Iterations of a full block."""
     seen: int = 0
     rows: list[dict[str, float]] = field(default_factory=list)
+    iterations: list[int] = field(default_factory=list)
+    """How many each row is about."""
 
-    def add(self, record: dict[str, float]) -> dict[str, float]:
-        """Count a record in; return the averages of its time and rates, each under its name with `_average`."""
-        self.seen += 1
-        if self.seen <= self.skip:
+    def add(self, record: dict[str, float], iterations: int) -> dict[str, float]:
+        """Count in the record of some iterations; return averages of its time and rates, under their names with `_average`."""
+        begin = self.seen
+        self.seen += iterations
+        if begin < self.skip:
             return {}
-        if len(self.rows) == self.length:
+        if sum(self.iterations) >= self.length:
             self.rows.clear()
+            self.iterations.clear()
         self.rows.append(record)
+        self.iterations.append(iterations)
         return {
-            "iteration_time_ms_average": fmean(row["iteration_time_ms"] for row in self.rows),
-            "tokens_per_second_average": harmonic_mean([row["tokens_per_second"] for row in self.rows]),
-            "tflops_per_device_average": fmean(row["tflops_per_device"] for row in self.rows),
+            "iteration_time_ms_average": fmean(self._column("iteration_time_ms"), self.iterations),
+            "tokens_per_second_average": harmonic_mean(self._column("tokens_per_second"), self.iterations),
+            "tflops_per_device_average": fmean(self._column("tflops_per_device"), self.iterations),
         }
+
+    def _column(self, name: str) -> list[float]:
+        return [row[name] for row in self.rows]

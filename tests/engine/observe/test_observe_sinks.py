@@ -248,10 +248,25 @@ def test_timer_report_words_all_three_options() -> None:
 def test_averages_leave_warm_up_out_and_restart_with_each_block() -> None:
     average = BlockAverage(skip=1, length=2)
     rates = [{"iteration_time_ms": t, "tokens_per_second": 1000 / t, "tflops_per_device": t} for t in (99.0, 10.0, 30.0, 50.0)]
-    found = [average.add(rate) for rate in rates]
+    found = [average.add(rate, 1) for rate in rates]
     assert found[0] == {}
     assert [row["iteration_time_ms_average"] for row in found[1:]] == [10.0, 20.0, 50.0]
     assert found[2]["tokens_per_second_average"] == pytest.approx(1000 / 20.0)
+
+
+def test_averages_count_iterations_not_records() -> None:
+    average = BlockAverage(skip=2, length=10)
+    rates = [{"iteration_time_ms": t, "tokens_per_second": 1000 / t, "tflops_per_device": t} for t in (99.0, 10.0, 40.0, 50.0)]
+    found = [average.add(rate, iterations) for rate, iterations in zip(rates, (5, 10, 5, 5), strict=True)]
+    assert found[0] == {}
+    assert found[1]["iteration_time_ms_average"] == 10.0
+    assert found[2]["iteration_time_ms_average"] == 40.0
+    assert found[3]["iteration_time_ms_average"] == 45.0
+    average = BlockAverage(skip=0, length=10)
+    average.add(rates[1], 6)
+    mixed = average.add(rates[2], 3)
+    assert mixed["iteration_time_ms_average"] == pytest.approx(20.0)
+    assert mixed["tokens_per_second_average"] == pytest.approx(1000 / 20.0)
 
 
 def test_console_shows_averages_in_brackets() -> None:
