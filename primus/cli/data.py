@@ -1,5 +1,6 @@
 """`primus data prepare | train-tokenizer | merge | show`: thin verbs over `primus.engine.data`, which loads when one runs."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,11 +17,20 @@ app = typer.Typer(name="data", help="Prepare data and tokenizers.", no_args_is_h
 
 _SHOWN = 5
 
-_AS_KEY = "As the key of that name."
-
-Inputs = Annotated[list[str], typer.Argument(help="Files, folders or globs: text, .jsonl, .parquet; text and .jsonl also .gz.")]
-OutputPrefix = Annotated[Path, typer.Option(help="Prefix of the .bin and .idx file.")]
-JsonKey = Annotated[str, typer.Option(help="Field of a JSON line, or column of a parquet file.")]
+Inputs = Annotated[
+    list[str],
+    typer.Argument(metavar="INPUT", help="Files, folders or globs: text, .jsonl, .parquet; text and .jsonl also .gz."),
+]
+OutputPrefix = Annotated[Path, typer.Option(metavar="PREFIX", help="Where to write PREFIX.bin and PREFIX.idx.")]
+JsonKey = Annotated[str, typer.Option(metavar="NAME", help="Field of a JSON line, or column of a parquet file.")]
+TokenizerType = Annotated[
+    str, typer.Option(metavar="KIND", help="Kind of tokenizer; see `primus config explain tokenizer_type`.")
+]
+TokenizerModel = Annotated[str | None, typer.Option(metavar="NAME", help="Folder, file or hub id of the tokenizer.")]
+VocabFile = Annotated[str | None, typer.Option(metavar="FILE", help="Vocabulary of a GPT2BPETokenizer or a BertWordPiece one.")]
+MergeFile = Annotated[str | None, typer.Option(metavar="FILE", help="Merge list of a GPT2BPETokenizer.")]
+VocabSize = Annotated[int | None, typer.Option(metavar="N", help="Ids of a NullTokenizer or TikTokenizer.")]
+TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Let a hub tokenizer run code of its own.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what exists.")]
 
 
@@ -28,12 +38,12 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what exist
 def prepare_(
     inputs: Inputs,
     output_prefix: OutputPrefix,
-    tokenizer_type: Annotated[str, typer.Option(help=_AS_KEY)] = "HuggingFaceTokenizer",
-    tokenizer_model: Annotated[str | None, typer.Option(help=_AS_KEY)] = None,
-    vocab_file: Annotated[str | None, typer.Option(help=_AS_KEY)] = None,
-    merge_file: Annotated[str | None, typer.Option(help=_AS_KEY)] = None,
-    vocab_size: Annotated[int | None, typer.Option(help=_AS_KEY)] = None,
-    trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help=_AS_KEY)] = False,
+    tokenizer_type: TokenizerType = "HuggingFaceTokenizer",
+    tokenizer_model: TokenizerModel = None,
+    vocab_file: VocabFile = None,
+    merge_file: MergeFile = None,
+    vocab_size: VocabSize = None,
+    trust_remote_code: TrustRemoteCode = False,
     json_key: JsonKey = "text",
     text_lines: Annotated[
         bool, typer.Option("--text-lines", help="Each line of a text file is a document, not the file.")
@@ -73,7 +83,7 @@ def prepare_(
 @app.command("train-tokenizer")
 def train_tokenizer_(
     inputs: Inputs,
-    output: Annotated[Path, typer.Option(help="Folder of the tokenizer.")],
+    output: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the tokenizer.")],
     vocab_size: Annotated[int, typer.Option(help="Ids, at most.")] = 32_000,
     json_key: JsonKey = "text",
     overwrite: Overwrite = False,
@@ -81,7 +91,9 @@ def train_tokenizer_(
     """Train a byte-level BPE tokenizer and save it as a Hugging Face folder."""
     from primus.engine.data.prepare import train_tokenizer
 
-    trained = train_tokenizer(inputs, output, vocab_size=vocab_size, json_key=json_key, overwrite=overwrite)
+    trained = train_tokenizer(
+        inputs, output, vocab_size=vocab_size, json_key=json_key, overwrite=overwrite, show_progress=sys.stderr.isatty()
+    )
     _tell_left_out("broken", trained.num_broken, trained.broken)
     if trained.vocab_size < vocab_size:
         typer.echo(f"the text has pairs for {trained.vocab_size:,d} of {vocab_size:,d} ids only", err=True)
@@ -90,7 +102,9 @@ def train_tokenizer_(
 
 @app.command("merge")
 def merge_(
-    prefixes: Annotated[list[Path], typer.Argument(help="Prefixes of .bin and .idx files, in the order to come.")],
+    prefixes: Annotated[
+        list[Path], typer.Argument(metavar="PREFIX", help="Prefixes of .bin and .idx files, in the order to come.")
+    ],
     output_prefix: OutputPrefix,
     overwrite: Overwrite = False,
 ) -> None:
@@ -105,7 +119,7 @@ def merge_(
 
 
 @app.command("show")
-def show(prefix: Annotated[Path, typer.Argument(help="Prefix of a .bin and an .idx file.")]) -> None:
+def show(prefix: Annotated[Path, typer.Argument(metavar="PREFIX", help="Prefix of a .bin and an .idx file.")]) -> None:
     """Tell what a dataset holds."""
     _describe(prefix)
 

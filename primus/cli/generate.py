@@ -16,7 +16,7 @@ app = typer.Typer()
 
 @app.command()
 def generate(
-    run: Annotated[Path, typer.Argument(help="Run folder, the one that holds config.yaml.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, the one that holds config.yaml.")],
     prompt: Annotated[str, typer.Option(help="Text to continue; empty starts a new document.")] = "",
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest continuation, in tokens.")] = 64,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 always takes the likeliest token.")] = 0.8,

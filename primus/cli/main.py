@@ -20,6 +20,7 @@ app = typer.Typer(
     help="Train large language models from one YAML file.",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,  # its tables cut names and defaults short on a terminal of 80 columns
     pretty_exceptions_enable=False,
 )
 app.add_typer(train.app)

@@ -1,7 +1,11 @@
 """`primus pipeline`: schedules on paper: their tables, pictures, waits and peaks."""
 
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,66 +19,78 @@ __all__ = ["app"]
 app = typer.Typer(name="pipeline", help="Look at pipeline schedules before a run.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="As pp_algorithm.", metavar="ALGORITHM")]
-Ranks = Annotated[int, typer.Option("--pp", min=1, help="Pipeline ranks.")]
-Microbatches = Annotated[int, typer.Option("--microbatches", "-m", min=1, help="Microbatches of a step.")]
-Chunks = Annotated[int | None, typer.Option("--vp", min=1, help="Chunks a rank; by default what the schedule needs.")]
-Group = Annotated[int | None, typer.Option("--group-size", help="As microbatch_group_size_per_vp_stage.")]
-Slices = Annotated[int, typer.Option("--slices", min=1, help="As num_seq_splits.")]
-Memory = Annotated[float | None, typer.Option("--max-mem", help="As pp_max_mem: microbatches a rank may hold.")]
-Forward = Annotated[float, typer.Option("--cost-f", min=0.0, help="Time of a forward of a chunk.")]
-InputGrad = Annotated[float, typer.Option("--cost-b", min=0.0, help="Time of its input gradient.")]
-WeightGrad = Annotated[float, typer.Option("--cost-w", min=0.0, help="Time of its weight gradients.")]
-Transfer = Annotated[float, typer.Option("--cost-comm", min=0.0, help="Time of a transfer between ranks.")]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Step:
+    """A step to plan: the options that the verbs share."""
+
+    pp: Annotated[int, typer.Option("--pp", min=1, help="Pipeline ranks.")] = 4
+    microbatches: Annotated[int, typer.Option("--microbatches", "-m", min=1, help="Microbatches of a step.")] = 8
+    max_mem: Annotated[float | None, typer.Option("--max-mem", help="As pp_max_mem: microbatches a rank may hold.")] = None
+    cost_f: Annotated[float, typer.Option("--cost-f", min=0.0, help="Time of a rank's forward; its chunks share it.")] = 1.0
+    cost_b: Annotated[float, typer.Option("--cost-b", min=0.0, help="Time of its input gradients.")] = 1.0
+    cost_w: Annotated[float, typer.Option("--cost-w", min=0.0, help="Time of its weight gradients.")] = 1.0
+    cost_comm: Annotated[float, typer.Option("--cost-comm", min=0.0, help="Time of a transfer between ranks.")] = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Shape:
+    """How a schedule cuts its work; by default as it usually does."""
+
+    vp: Annotated[int | None, typer.Option("--vp", min=1, help="Chunks a rank; by default what the schedule needs.")] = None
+    group_size: Annotated[int | None, typer.Option(help="As microbatch_group_size_per_vp_stage.")] = None
+    slices: Annotated[
+        int, typer.Option("--slices", min=1, help="Slices of a sequence; 1f1b over several is known as seq1f1b.")
+    ] = 1
+
+
+def _with_options(*kinds: type[_Step] | type[_Shape]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Let a verb take the fields of dataclasses as options, and hand it one object of each."""
+
+    def decorate(verb: Callable[..., None]) -> Callable[..., None]:
+        own = list(inspect.signature(verb, eval_str=True).parameters.values())[len(kinds) :]
+        options = [parameter for kind in kinds for parameter in inspect.signature(kind, eval_str=True).parameters.values()]
+
+        @wraps(verb)
+        def command(**values: Any) -> None:
+            parts = [kind(**{each.name: values.pop(each.name) for each in fields(kind)}) for kind in kinds]
+            verb(*parts, **values)
+
+        parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (*own, *options)]
+        vars(command)["__signature__"] = inspect.Signature(parameters)
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return command
+
+    return decorate
 
 
 @app.command()
-def show(
-    algorithm: Name,
-    pp: Ranks = 4,
-    microbatches: Microbatches = 8,
-    vp: Chunks = None,
-    group_size: Group = None,
-    slices: Slices = 1,
-    max_mem: Memory = None,
-    cost_f: Forward = 1.0,
-    cost_b: InputGrad = 1.0,
-    cost_w: WeightGrad = 1.0,
-    cost_comm: Transfer = 0.0,
-) -> None:
+@_with_options(_Step, _Shape)
+def show(step: _Step, shape: _Shape, algorithm: Name) -> None:
     """Print each rank's operations, and what a step takes."""
-    from primus.engine.pipeline.schedules import Costs
     from primus.engine.pipeline.schedules.picture import figures, row_text
 
-    costs = Costs(forward=cost_f, input_grad=cost_b, weight_grad=cost_w, transfer=cost_comm)
-    schedule, simulation = _planned(algorithm, pp, microbatches, vp, group_size, slices, max_mem, costs)
-    for rank in range(pp):
+    schedule, simulation = _planned(algorithm, step, shape)
+    for rank in range(step.pp):
         typer.echo(f"rank {rank}: {row_text(schedule, rank)}")
     typer.echo(figures(schedule, simulation))
 
 
 @app.command()
+@_with_options(_Step, _Shape)
 def plot(
+    step: _Step,
+    shape: _Shape,
     algorithm: Name,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Picture; .svg, .png or .pdf.")],
-    pp: Ranks = 4,
-    microbatches: Microbatches = 8,
-    vp: Chunks = None,
-    group_size: Group = None,
-    slices: Slices = 1,
-    max_mem: Memory = None,
-    cost_f: Forward = 1.0,
-    cost_b: InputGrad = 1.0,
-    cost_w: WeightGrad = 1.0,
-    cost_comm: Transfer = 0.0,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Picture; .svg, .png or .pdf.")],
 ) -> None:
     """Draw a step over time."""
-    from primus.engine.pipeline.schedules import Costs
     from primus.engine.pipeline.schedules.picture import draw, figures
 
     if output.suffix not in (".svg", ".png", ".pdf"):
         raise InputError(f"--output {output}: the picture's name ends with .svg, .png or .pdf")
-    costs = Costs(forward=cost_f, input_grad=cost_b, weight_grad=cost_w, transfer=cost_comm)
-    schedule, simulation = _planned(algorithm, pp, microbatches, vp, group_size, slices, max_mem, costs)
+    schedule, simulation = _planned(algorithm, step, shape)
     try:
         draw(schedule, simulation, output)
     except OSError as error:
@@ -83,61 +99,51 @@ def plot(
 
 
 @app.command()
-def compare(
-    pp: Ranks = 4,
-    microbatches: Microbatches = 8,
-    max_mem: Memory = None,
-    cost_f: Forward = 1.0,
-    cost_b: InputGrad = 1.0,
-    cost_w: WeightGrad = 1.0,
-    cost_comm: Transfer = 0.0,
-) -> None:
-    """Compare all schedules: time of a step, bubble, most activations. Costs are of a whole rank; its chunks share them."""
+@_with_options(_Step)
+def compare(step: _Step) -> None:
+    """Compare all schedules: time of a step, bubble, most activations."""
     from rich.console import Console
     from rich.table import Table
 
-    from primus.engine.pipeline.schedules import ALGORITHMS, Costs
+    from primus.engine.pipeline.schedules import ALGORITHMS
 
     table = Table("schedule", "chunks", "time", "bubble %", "peak, microbatches")
     left_out = []
     for algorithm in ALGORITHMS:
-        chunks = 1 if algorithm in ("1f1b", "zero-bubble", "zero-bubble-heuristic") else 2
-        costs = Costs(forward=cost_f / chunks, input_grad=cost_b / chunks, weight_grad=cost_w / chunks, transfer=cost_comm)
         try:
-            _, step = _planned(algorithm, pp, microbatches, None, None, 1, max_mem, costs)
+            schedule, simulation = _planned(algorithm, step, _Shape())
         except InputError as error:
             left_out.append(f"{algorithm}: {error}")
             continue
-        peak = max(step.peaks)
-        table.add_row(algorithm, str(chunks), f"{step.makespan:g}", f"{100 * step.bubble_fraction:.1f}", f"{peak:g}")
+        bubble, peak = 100 * simulation.bubble_fraction, max(simulation.peaks)
+        table.add_row(algorithm, str(schedule.num_chunks), f"{simulation.makespan:g}", f"{bubble:.1f}", f"{peak:g}")
     Console().print(table)
     for line in left_out:
         typer.echo(line, err=True)
 
 
-def _planned(
-    name: str,
-    pp: int,
-    microbatches: int,
-    vp: int | None,
-    group_size: int | None,
-    slices: int,
-    max_mem: float | None,
-    costs: "Costs",
-) -> "tuple[Schedule, Simulation]":
+def _planned(name: str, step: _Step, shape: _Shape) -> "tuple[Schedule, Simulation]":
     from primus.engine.pipeline.schedules import build_schedule, simulate
 
     schedule = build_schedule(
         _algorithm(name),
-        pp,
-        microbatches,
-        num_chunks=vp,
-        group_size=group_size,
-        num_slices=slices,
-        costs=costs,
-        max_memory=max_mem,
+        step.pp,
+        step.microbatches,
+        num_chunks=shape.vp,
+        group_size=shape.group_size,
+        num_slices=shape.slices,
+        costs=_costs(step),
+        max_memory=step.max_mem,
     )
-    return schedule, simulate(schedule, costs)
+    return schedule, simulate(schedule, _costs(step, schedule.num_chunks * schedule.num_slices))
+
+
+def _costs(step: _Step, parts: int = 1) -> "Costs":
+    """Return the costs of one operation, where a rank's work on a microbatch is that of several."""
+    from primus.engine.pipeline.schedules import Costs
+
+    forward, input_grad, weight_grad = (cost / parts for cost in (step.cost_f, step.cost_b, step.cost_w))
+    return Costs(forward=forward, input_grad=input_grad, weight_grad=weight_grad, transfer=step.cost_comm)
 
 
 def _algorithm(name: str) -> "Algorithm":

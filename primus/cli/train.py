@@ -16,11 +16,11 @@ app = typer.Typer(name="train", help="Start a training run.", no_args_is_help=Tr
 _WORDS_HELP = "Keys of the experiment follow in any of the forms KEY=VALUE, --KEY VALUE, --KEY=VALUE, and win over the file."
 
 ConfigFiles = Annotated[list[Path], typer.Option("--config", metavar="FILE", help="Experiment YAML.", show_default=False)]
-NprocPerNode = Annotated[int | None, typer.Option(help="Processes to start on this machine.", show_default="1")]
-Nnodes = Annotated[int | None, typer.Option(help="Machines of the run.", show_default="1")]
-NodeRank = Annotated[int | None, typer.Option(help="Number of this machine, with --master-addr.")]
-MasterAddr = Annotated[str | None, typer.Option(help="Host of machine 0.")]
-MasterPort = Annotated[int | None, typer.Option(help="Port on machine 0.", show_default="29500")]
+NprocPerNode = Annotated[int | None, typer.Option(metavar="N", help="Processes to start on this machine; by default 1.")]
+Nnodes = Annotated[int | None, typer.Option(metavar="N", help="Machines of the run; by default 1.")]
+NodeRank = Annotated[int | None, typer.Option(metavar="N", help="Number of this machine, with --master-addr.")]
+MasterAddr = Annotated[str | None, typer.Option(metavar="HOST", help="Host of machine 0.")]
+MasterPort = Annotated[int | None, typer.Option(metavar="PORT", help="Port on machine 0; by default 29500.")]
 RdzvEndpoint = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where machines without numbers meet.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Resolve, check and print the plan; start and write nothing.")]
 
@@ -53,7 +53,7 @@ def pretrain(
 
 @app.command(context_settings=TAKES_WORDS)
 def posttrain(context: typer.Context, config: ConfigFiles) -> None:
-    """Fine-tune a Hugging Face model (framework megatron_bridge)."""
+    """Fine-tune a Hugging Face model. Not implemented yet."""
     raise InputError(
         f"posttrain is not implemented yet, so {_only(config)} cannot be run; pretrain runs experiments of framework megatron."
     )

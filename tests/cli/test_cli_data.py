@@ -1,6 +1,8 @@
 """`primus data`: from text to a dataset through the command line."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -108,3 +110,23 @@ def test_a_full_disk_ends_with_code_3_in_one_line(primus, numbers, folder):
     (folder / "tok" / "tokenizer.json").symlink_to("/dev/full")
     outcome = primus("data", "train-tokenizer", numbers, "--output", "tok", "--vocab-size", "260", "--overwrite")
     assert (outcome.code, outcome.err) == (3, "error: tok cannot be written: No space left on device\n")
+
+
+def test_an_input_without_files_says_which_kind_it_is(primus, folder):
+    (folder / "empty").mkdir()
+    words = ("--output-prefix", "out", "--tokenizer-type", "NullTokenizer", "--vocab-size", "9")
+    assert primus("data", "prepare", "empty", *words).err == "error: input empty: the folder holds no file\n"
+    assert "input gone: there is no such file or folder" in primus("data", "prepare", "gone", *words).err
+
+
+def test_a_line_without_the_field_names_the_option(primus, folder):
+    (folder / "in.jsonl").write_text('{"body": "1"}\n')
+    words = ("data", "prepare", "in.jsonl", "--output-prefix", "out", "--tokenizer-type", "NullTokenizer", "--vocab-size", "9")
+    assert "in.jsonl:1 has no text; it has body (--json-key names the field)" in primus(*words).err
+    assert primus(*words, "--json-key", "body").code == 0
+
+
+def test_training_a_tokenizer_draws_nothing_where_nobody_watches(texts, folder):
+    words = ["data", "train-tokenizer", texts, "--output", "tok", "--vocab-size", "257"]
+    done = subprocess.run([sys.executable, "-m", "primus.cli.main", *words], capture_output=True, text=True, check=True)
+    assert (done.stderr, len(done.stdout.splitlines())) == ("", 1)

@@ -7,7 +7,7 @@ def test_show_prints_rows_and_figures(primus):
     lines = outcome.out.splitlines()
     assert lines[0].startswith("rank 0: F0.0 F1.0 F2.0 F0.1 B0.1 W0.1")
     assert (
-        lines[2] == "zbv-formatted: 25 units of time, 4.0 % bubble, waits by rank 0, 0, activations by rank 2, 2 microbatches"
+        lines[2] == "zbv-formatted: 12.5 units of time, 4.0 % bubble, waits by rank 0, 0, activations by rank 2, 2 microbatches"
     )
 
 
@@ -30,3 +30,22 @@ def test_compare_lists_what_fits_and_says_what_does_not(primus):
 def test_an_unknown_schedule_ends_with_code_2(primus):
     outcome = primus("pipeline", "show", "2f2b")
     assert (outcome.code, "there are 1f1b, 1f1b-interleaved" in outcome.err) == (2, True)
+
+
+def test_show_and_compare_count_time_alike(primus):
+    """Costs are those of a rank's whole work on a microbatch, however a schedule cuts it."""
+    compared = primus("pipeline", "compare", "--pp", "4", "-m", "8", "--cost-w", "0.5").out
+    for algorithm in ("1f1b", "1f1b-interleaved", "zbv-formatted"):
+        shown = primus("pipeline", "show", algorithm, "--pp", "4", "-m", "8", "--cost-w", "0.5").out
+        time = shown.splitlines()[-1].split()[1]
+        (row,) = [line for line in compared.splitlines() if f" {algorithm} " in line]
+        assert row.split("│")[3].strip() == time
+    whole, sliced = (primus("pipeline", "show", "1f1b", "--pp", "1", "--slices", n).out for n in ("1", "2"))
+    assert "1f1b: 24 units of time" in whole
+    assert "seq1f1b: 24 units of time" in sliced
+
+
+def test_help_lists_the_shared_options(primus):
+    for verb in ("show", "plot", "compare"):
+        assert "--cost-comm" in primus("pipeline", verb, "--help").out
+    assert "--slices" not in primus("pipeline", "compare", "--help").out

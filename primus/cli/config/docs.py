@@ -21,7 +21,7 @@ def page() -> str:
 def docs(
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write there instead of stdout.", show_default=False)] = None,
 ) -> None:
-    """Print the key reference."""
+    """Print the reference of all keys as Markdown."""
     if out is None:
         typer.echo(page(), nl=False)
     else:

@@ -20,7 +20,7 @@ def show(
     file: ExperimentFile,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show the resolved parameters of FILE; KEY=VALUE words behind it win over the file."""
+    """Show each parameter and where it was set. KEY=VALUE words behind FILE win over it."""
     resolved = resolve(file, context.args)
     typer.echo(json.dumps(_as_json(resolved), indent=2) if as_json else _as_text(resolved))
     if resolved.problems:

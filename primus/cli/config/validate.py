@@ -21,7 +21,7 @@ __all__ = ["validate"]
 
 
 def validate(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Experiment YAMLs.", show_default=False)],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Experiment YAMLs.", show_default=False)],
     world_size: Annotated[
         int | None, typer.Option(min=1, help="Ranks of the run.", show_default="WORLD_SIZE, or the fewest that fit")
     ] = None,

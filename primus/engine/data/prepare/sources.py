@@ -65,7 +65,10 @@ def find_files(inputs: Sequence[str]) -> list[Path]:
         else:
             found = sorted(Path(p) for p in glob.glob(name, recursive=True) if Path(p).is_file())  # noqa: PTH207 - absolute globs
         if not found:
-            raise InputError(f"input {name}: no such file, and no file in or under it")
+            nothing = (
+                "the folder holds no file" if path.is_dir() else "there is no such file or folder, and no file fits the pattern"
+            )
+            raise InputError(f"input {name}: {nothing}")
         files |= dict.fromkeys(found)
     return list(files)
 
@@ -212,7 +215,7 @@ def _parse_json(name: str, number: int, line: bytes, *, key: str) -> Document:
     if not isinstance(row, dict):
         return Document(name, number, "", f"is a {type(row).__name__}, not an object")
     if key not in row:
-        return Document(name, number, "", f"has no {key}; it has {', '.join(row) or 'nothing'}")
+        return Document(name, number, "", f"has no {key}; it has {', '.join(row) or 'nothing'} (--json-key names the field)")
     return _of_value(name, number, row[key], key)
 
 
