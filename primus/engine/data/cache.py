@@ -1,24 +1,35 @@
 """Arrays kept on disk under a hash of what they were built from: built once, memory-mapped by every process. No torch.
 
-A file appears under its name only when it is complete (temporary name, then rename), so processes that build the same
-array at the same time, on one machine or several, do no harm: each renames equal bytes.
+A file appears under its name only when it is complete and on the disk, so processes that build the same array at the same
+time, on one machine or several, do no harm: each renames equal bytes. It ends with a checksum, which numpy passes over: a file
+that was damaged afterwards is built anew, for an index with a wrong byte would train on other tokens or read out of bounds.
 """
 
+import errno
 import hashlib
 import json
+import logging
+import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
-from primus.errors import InputError
+from primus.errors import InputError, RunError
 
 __all__ = ["cached_arrays", "description_hash"]
 
+log = logging.getLogger(__name__)
+
 Array = NDArray[Any]
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_CHECKSUM = 8
+"""Bytes."""
 
 
 def description_hash(description: Mapping[str, Any]) -> str:
@@ -37,16 +48,32 @@ def cached_arrays(
         return list(build())
     stem = f"{description_hash(description)}-{kind}"
     files = [folder / f"{stem}-{name}.npy" for name in names]
-    if not all(file.exists() for file in files):
-        arrays = build()
-        try:
-            _keep(folder, files, arrays)
+    try:
+        sound = [_is_sound(file) for file in files]
+        if not all(sound):
+            _keep(folder, files, build())
             (folder / f"{stem}-description.txt").write_text(_text(description), encoding="utf-8")
-        except OSError as error:
-            raise InputError(
-                f"the index cache folder {folder} cannot be written: {error}; set data_cache_path to a folder that can"
-            ) from error
-    return [np.load(file, mmap_mode="r") for file in files]
+        return [np.load(file, mmap_mode="r") for file in files]
+    except OSError as error:
+        refusal = RunError if error.errno in _FULL else InputError
+        raise refusal(
+            f"the index cache folder {folder} cannot be used: {error}; set data_cache_path to a folder that can"
+        ) from error
+
+
+def _is_sound(file: Path) -> bool:
+    """Tell whether a file is there and as it was written; a damaged one is worth a warning."""
+    if not file.exists():
+        return False
+    data = np.memmap(file, np.uint8, mode="r") if file.stat().st_size > _CHECKSUM else np.empty(0, np.uint8)
+    sound = _checksum(data[:-_CHECKSUM]) == data[-_CHECKSUM:].tobytes()
+    if not sound:
+        log.warning("index cache file %s is damaged, or of an earlier version: it is built anew", file)
+    return sound
+
+
+def _checksum(data: Array) -> bytes:
+    return xxhash.xxh3_64_digest(np.ascontiguousarray(data).data)
 
 
 def _keep(folder: Path, files: Sequence[Path], arrays: Sequence[Array]) -> None:
@@ -55,6 +82,10 @@ def _keep(folder: Path, files: Sequence[Path], arrays: Sequence[Array]) -> None:
         temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}.npy")
         try:
             np.save(temporary, array)
+            with temporary.open("ab") as written:
+                written.write(_checksum(np.memmap(temporary, np.uint8, mode="r")))
+                written.flush()
+                os.fsync(written.fileno())
             temporary.replace(file)
         finally:
             temporary.unlink(missing_ok=True)

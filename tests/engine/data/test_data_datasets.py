@@ -3,6 +3,7 @@
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from primus.engine.data.gpt_dataset import GPTDataset, SampleRules
 from primus.engine.data.indexed import IndexedDatasetBuilder
 from primus.engine.data.mock import MockCorpus
 from primus.engine.data.splits import Sizes
-from primus.errors import InputError
+from primus.errors import InputError, RunError
 
 RULES = SampleRules(seq_length=4, seed=1, eod=0)
 
@@ -129,7 +130,7 @@ def test_a_cache_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     config = DatasetConfig(
         train_blend=Blend(prefixes=(corpus(tmp_path / "d", 9),)), cache_path=str(tmp_path / "file" / "cache")
     )
-    with pytest.raises(InputError, match=r"index cache folder .*file/cache cannot be written: .*set data_cache_path"):
+    with pytest.raises(InputError, match=r"index cache folder .*file/cache cannot be used: .*set data_cache_path"):
         build(config, train=10)
 
 
@@ -139,9 +140,40 @@ def test_failed_writing_leaves_no_half_array(tmp_path: Path, monkeypatch: pytest
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np, "save", fail)
-    with pytest.raises(InputError, match="No space left"):
+    with pytest.raises(RunError, match="No space left"):
         cached_arrays(tmp_path, "x", {}, ["a"], lambda: [np.arange(3)])
     assert list(tmp_path.iterdir()) == []
+
+
+DAMAGES = {
+    "empty": lambda _: b"",
+    "truncated": lambda data: data[:-30],
+    "garbage": lambda _: b"\x93NUMPY\x01\x00 no array at all" * 9,
+    "one bit": lambda data: data[:200] + bytes([data[200] ^ 64]) + data[201:],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+@pytest.mark.parametrize("name", ["document", "sample", "shuffle"])
+def test_a_damaged_index_is_built_anew_and_named(
+    name: str, damage: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = DatasetConfig(train_blend=Blend(prefixes=(corpus(tmp_path / "d", 40),)), cache_path=str(tmp_path / "cache"))
+    train = build(config, train=30).train
+    assert train is not None
+    expected = [train[item]["tokens"].tolist() for item in range(30)]
+    (file,) = (tmp_path / "cache").glob(f"*-{name}_index.npy")
+    whole = file.read_bytes()
+    file.unlink()
+    file.write_bytes(damage(whole))
+    train = build(config, train=30).train
+    assert train is not None
+    assert [train[item]["tokens"].tolist() for item in range(30)] == expected
+    assert [record.getMessage() for record in caplog.records] == [
+        f"index cache file {file} is damaged, or of an earlier version: it is built anew"
+    ]
+    assert file.read_bytes() == whole
+    assert len(list((tmp_path / "cache").iterdir())) == 4
 
 
 @pytest.mark.parametrize("foreign", [100, -1])
