@@ -33,7 +33,8 @@ def _run(file: Path, words: list[str], place: Place, *, dry_run: bool) -> None:
     _check_option_names(words)
     experiment = load_experiment(file, words, os.environ)
     built = build(experiment, only_module(experiment, "pre_trainer"), place.world_size)
-    config = with_checked_surroundings(built, experiment) if place.speaks else built.config
+    # On every rank: one that went on would wait for those that were refused.
+    config = with_checked_surroundings(built, experiment)
     if place.rank == 0:
         tell([*place.notices, *built.notices])
     if dry_run:

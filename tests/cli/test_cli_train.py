@@ -130,16 +130,18 @@ def test_under_torchrun_each_rank_becomes_its_worker_and_rank_0_writes(primus, b
     assert env["RANK"] == "1"
 
 
-def test_of_several_ranks_one_tells_the_mistake(primus, monkeypatch):
+@pytest.mark.parametrize("word", ["lr=abc", "load=nowhere"])
+def test_of_several_ranks_all_are_refused_and_one_tells_the_mistake(primus, became, monkeypatch, word):
     joined = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
     for name, value in joined.items():
         monkeypatch.setenv(name, value)
-    silent = primus("train", "pretrain", "--config", "tiny.yaml", "lr=abc")
+    silent = primus("train", "pretrain", "--config", "tiny.yaml", word, "exit_on_missing_checkpoint=true")
     monkeypatch.setenv("LOCAL_RANK", "0")
-    speaking = primus("train", "pretrain", "--config", "tiny.yaml", "lr=abc")
+    speaking = primus("train", "pretrain", "--config", "tiny.yaml", word, "exit_on_missing_checkpoint=true")
     assert (silent.code, silent.err) == (2, "")
     assert speaking.code == 2
-    assert "lr abc" in speaking.err
+    assert word.rpartition("=")[2] in speaking.err
+    assert became == []
 
 
 def test_dry_run_prints_the_plan_and_writes_nothing(primus, became, folder):
