@@ -5,6 +5,7 @@ that cannot act have a table of their own, `idle.py`.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 
 from primus.backends.megatron.idle import idle_keys
 from primus.backends.megatron.params import Notices, Params, Unreadable
@@ -45,9 +46,8 @@ def finetune_starts_over(p: Params) -> Notices:
 
 
 def schedule_comes_from_configuration(p: Params) -> Notices:
-    """A preset decides whose schedule wins on resume."""
-    resumes = (p["load"] and not p["finetune"]) or p["auto_continue_train"]
-    if resumes and p["override_opt_param_scheduler"] and p.is_preset("override_opt_param_scheduler"):
+    """A preset decides whose schedule wins on resume; a first start resumes nothing."""
+    if _resumes(p) and p["override_opt_param_scheduler"] and p.is_preset("override_opt_param_scheduler"):
         yield (
             f"on resume the learning-rate schedule comes from this configuration, not from the checkpoint: "
             f"{p.where('override_opt_param_scheduler')}."
@@ -78,6 +78,11 @@ def profile_has_a_writer(p: Params) -> Notices:
     """Without torch's profiler there is nothing to read afterwards."""
     if p["profile"] and not p["use_pytorch_profiler"]:
         yield f"{p.where('profile')} writes no trace file: {p.where('use_pytorch_profiler')}; set it to true."
+
+
+def _resumes(p: Params) -> bool:
+    continues = p["auto_continue_train"] and p["save"] and any(Path(p.output_path(p["save"])).glob("iter_*"))
+    return bool(continues or (p["load"] and not p["finetune"]))
 
 
 _ANNOUNCEMENTS: tuple[Callable[[Params], Notices], ...] = (

@@ -1,5 +1,6 @@
 """Lines the user reads at start."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,3 +39,10 @@ def test_a_plain_run_reads_one_line_at_most(build: Any) -> None:
 def test_an_explicit_choice_is_no_surprise(build: Any) -> None:
     notices = build({"load": "old", "override_opt_param_scheduler": True}).notices
     assert not any("schedule" in notice for notice in notices)
+
+
+def test_a_first_start_hears_nothing_of_resuming(build: Any, tmp_path: Path) -> None:
+    continues = {"save": "ckpt", "save_interval": 2, "auto_continue_train": True}
+    assert not any("on resume" in notice for notice in build(continues).notices)
+    (tmp_path / "run/ckpt/iter_0000002").mkdir(parents=True)
+    assert any("on resume" in notice for notice in build(continues).notices)
