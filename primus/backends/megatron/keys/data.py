@@ -65,7 +65,8 @@ ROWS = section(
     live("mmap_bin_files", "bool", "dataset.mmap_bin_files",
          doc="Map token files into memory; false opens and reads them item by item."),
     live("create_attention_mask_in_dataloader", "bool", "dataset.create_attention_mask_in_dataloader",
-         doc="Put an explicit mask into each batch; false leaves the causal mask to the model and saves memory."),
+         doc="Put the mask of `reset_attention_mask` into each batch. Without that key there is none to put: causal attention "
+             "needs no mask."),
     live("num_dataset_builder_threads", "int", "dataset.num_dataset_builder_threads", minimum=1,
          doc="Threads that build the indices of a blend's sources."),
 )

@@ -32,7 +32,7 @@ ROWS = section(
     live("ddp_pad_buckets_for_high_nccl_busbw", "bool", "ddp.pad_buckets_for_high_nccl_busbw",
          doc="Pad the buckets of the distributed optimizer to multiples of 65536 elements, which large NCCL rings prefer."),
     live("ddp_average_in_collective", "bool", "ddp.average_in_collective",
-         doc="Divide gradients by the number of ranks in the collective instead of before it. Excludes "
+         doc="Divide gradients by the number of ranks after their sum instead of before it. Excludes "
              "`calculate_per_token_loss`."),
     live("overlap_grad_reduce", "bool", "ddp.overlap_grad_reduce",
          doc="Reduce each gradient bucket as soon as backward has filled it."),

@@ -4,7 +4,7 @@ from primus.backends.megatron.keys.row import inert, pending, section
 
 __all__ = ["ROWS"]
 
-_GENERATION = "Generation is"
+_GENERATION = "Serving of requests is"
 _GRAPHS = "Device graphs are"
 _BERT = "only BERT embeddings for retrieval read it; this engine trains decoder-only models"
 

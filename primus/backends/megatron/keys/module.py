@@ -17,5 +17,5 @@ ROWS = section(
     live("file_sink_level", "str", "logger.file_sink_level", choices=_LEVELS,
          doc="Least level that is written to `logs/rank-*.log` in the run folder."),
     live("stderr_sink_level", "str", "logger.stderr_sink_level", choices=_LEVELS,
-         doc="Least level that is shown on the console."),
+         doc="Least level that rank 0 shows on the console; the other ranks show errors."),
 )

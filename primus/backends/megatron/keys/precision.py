@@ -54,7 +54,7 @@ ROWS = section(
             doc="Keep the weights in 8 bits, so that gathering updated parameters moves one byte a value."),
     inert("te_rng_tracker", "bool", "every layer draws from one kind of random stream here; no kernel library brings its own",
           doc="Use Transformer Engine's random streams, which can be captured in graphs."),
-    pending("inference_rng_tracker", "bool", "Generation is",
+    pending("inference_rng_tracker", "bool", "A model for generation alone is",
             doc="Replace the random streams by one that does nothing, for generation without dropout."),
     pending("fp4", "str?", _FP4, choices=("e2m1",),
             doc="4-bit format of the linear layers. Excludes `fp8`."),

@@ -9,7 +9,7 @@ __all__ = ["ROWS"]
 ROWS = section(
     "9.2",
     live("profile", "bool", "profiling.profile",
-         doc="Master switch of profiling: ranges for an outside profiler, or a trace with `use_pytorch_profiler`."),
+         doc="Master switch of profiling, for a trace with `use_pytorch_profiler`; alone it switches TensorBoard on, no more."),
     live("use_pytorch_profiler", "bool", "profiling.use_pytorch_profiler",
          doc="With `profile`, write a torch.profiler trace of the window to the TensorBoard folder."),
     live("profile_ranks", "list[int]", "profiling.profile_ranks",

@@ -70,9 +70,10 @@ ROWS = section(
          doc="Length of the run in samples, at least one batch; schedules then count samples too. "
              "Needs `train_iters: null` and `lr_warmup_iters: 0`."),
     live("eval_iters", "int", "train.evaluation.eval_iters", minimum=0,
-         doc="Global batches of one evaluation, of the validation after the run and of the test; 0 switches all three off."),
+         doc="Global batches of one evaluation, of the validation after the run and of the test; 0 switches them off, but not "
+             "what `full_validation` asks for."),
     live("eval_interval", "int?", "train.evaluation.eval_interval", minimum=1,
-         doc="Iterations between evaluations; without `eval_iters` it has no effect."),
+         doc="Iterations between evaluations. Acts with `eval_iters` or `full_validation`."),
     live("full_validation", "bool", "train.evaluation.full_validation",
          doc="Walk the whole validation split once per evaluation, whatever `eval_iters` says."),
     live("multiple_validation_sets", "bool", "train.evaluation.multiple_validation_sets",
