@@ -227,7 +227,7 @@ def test_log_keys_shape_the_record(tmp_path: Path, capfd: pytest.CaptureFixture[
 
 def test_ddp_pad_buckets_rounds_buckets_up(tmp_path: Path) -> None:
     def sizes(_rank: int, config: ConfigContainer) -> list[int]:
-        return [owned.grad.numel() for owned in parts_of(config).buffers.ranges()]
+        return [owned.grad.numel() for owned in parts_of(config).trainer.buffers.ranges()]
 
     def halves(flag: bool) -> list[int]:
         keys = {"use_distributed_optimizer": True, "ddp_pad_buckets_for_high_nccl_busbw": flag}

@@ -12,6 +12,7 @@ from primus.backends.megatron.params import Params
 from primus.backends.megatron.patches.args import (
     architecture,
     batch,
+    context,
     data,
     duration,
     logging,
@@ -109,6 +110,8 @@ _MODEL: dict[str, Quantity] = {
     "model.attention.qk_norm": architecture.qk_norm,
     "model.attention.backend": _backend,
     "model.attention.softmax_in_fp32": lambda p: p["attention_softmax_in_fp32"] or p["apply_query_key_layer_scaling"],
+    "model.parallel.cp_comm_type": context.communication,
+    "model.parallel.hierarchical_context_parallel_sizes": context.levels,
     "model.pipeline.algorithm": pipeline.algorithm,
     "model.pipeline.num_chunks": pipeline.num_chunks,
     "model.pipeline.layers_per_stage": pipeline.layers_per_stage,

@@ -20,6 +20,7 @@ __all__ = [
 Activation = Literal["swiglu", "gelu", "gelu_tanh", "quick_geglu", "squared_relu"]
 GATED_ACTIVATIONS: tuple[Activation, ...] = ("swiglu", "quick_geglu")
 """They multiply two halves, so the first feed-forward matrix has twice the rows."""
+ContextCommunication = Literal["p2p", "a2a", "allgather", "a2a+p2p"]
 PositionType = Literal["learned_absolute", "rope", "yarn", "none"]
 
 
@@ -113,6 +114,10 @@ class ParallelConfig:
     """Ranks that share the depth."""
     context_parallel_size: int = 1
     """Ranks that share a sequence."""
+    cp_comm_type: tuple[ContextCommunication, ...] = ("p2p",)
+    """How attention reaches the positions of other ranks: one way, or one for each layer."""
+    hierarchical_context_parallel_sizes: tuple[int, int] | None = None
+    """For `a2a+p2p`: ranks that exchange heads, and the length of the ring of such groups."""
     expert_model_parallel_size: int = 1
     """Ranks that share the experts."""
     sequence_parallel: bool = False

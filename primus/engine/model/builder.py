@@ -11,6 +11,7 @@ from primus.engine.config.pipeline import stage_of
 from primus.engine.config.recompute import Stretch, stretches
 from primus.engine.kernels.activation import ACTIVATIONS
 from primus.engine.model.attention import ExplicitAttention, FusedAttention, GatheredHeads, OwnHeads, SelfAttention
+from primus.engine.model.context_attention import ExchangedAttention, GatheredAttention, RingAttention
 from primus.engine.model.dropout import BiasDropoutAdd
 from primus.engine.model.embedding import Embedding, PositionEmbedding, VocabParallelEmbedding
 from primus.engine.model.gpt import GPTModel
@@ -50,6 +51,9 @@ def build_model(
     """
     place = Place(
         tp=mesh.tp,
+        cp=mesh.cp,
+        cp_exchange=mesh.cp_exchange,
+        cp_ring=mesh.cp_ring,
         dtype=dtype,
         device=torch.device(device),
         streams=streams,
@@ -156,7 +160,12 @@ def _rotary(config: ModelConfig, place: Place) -> RotaryEmbedding | None:
     if config.position.type not in ("rope", "yarn"):
         return None
     return RotaryEmbedding(
-        config.position, config.attention.kv_channels, length=config.seq_length, dtype=place.dtype, device=place.device
+        config.position,
+        config.attention.kv_channels,
+        length=config.seq_length,
+        cp=place.cp,
+        dtype=place.dtype,
+        device=place.device,
     )
 
 
@@ -211,10 +220,24 @@ def _own_heads(config: ModelConfig, place: Place) -> OwnHeads | GatheredHeads:
 
 def _core_attention(config: ModelConfig, place: Place, number: int) -> nn.Module:
     a = config.attention
+    if place.cp.size > 1:
+        return _context_attention(config, place, number)
     if a.backend in ("unfused", "local") or a.query_key_layer_scaling:
         scaling = number + 1 if a.query_key_layer_scaling else 1
         return ExplicitAttention(place, dropout=a.attention_dropout, softmax_in_fp32=a.softmax_in_fp32, layer_scaling=scaling)
     return FusedAttention(place, dropout=a.attention_dropout)
+
+
+def _context_attention(config: ModelConfig, place: Place, number: int) -> nn.Module:
+    ways, dropout = config.parallel.cp_comm_type, config.attention.attention_dropout
+    way = ways[number] if len(ways) > 1 else ways[0]
+    if way == "allgather":
+        return GatheredAttention(place.cp, place.streams, dropout=dropout)
+    if way == "a2a":
+        return ExchangedAttention(place.cp, FusedAttention(place, dropout=dropout))
+    if way == "a2a+p2p":
+        return ExchangedAttention(place.cp_exchange, RingAttention(place.cp_ring))
+    return RingAttention(place.cp)
 
 
 def _mlp(config: ModelConfig, place: Place) -> MLP:

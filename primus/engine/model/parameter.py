@@ -25,6 +25,9 @@ class Place:
     """Group, memory and random streams that the parts of one model share."""
 
     tp: Group
+    cp: Group
+    cp_exchange: Group
+    cp_ring: Group
     dtype: torch.dtype
     device: torch.device
     streams: RandomStreams

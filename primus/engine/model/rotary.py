@@ -13,6 +13,8 @@ from primus.engine.kernels.rope import (
     yarn_correction_range,
     yarn_frequencies,
 )
+from primus.engine.parallel.context import own_slice
+from primus.engine.parallel.mesh import Group
 
 __all__ = ["RotaryEmbedding", "RotaryTables", "frequencies_of", "rotate"]
 
@@ -21,22 +23,28 @@ RotaryTables = tuple[Tensor, Tensor]
 
 
 class RotaryEmbedding(nn.Module):
-    """Tables for positions 0 to length-1; a row's position is its index, also where documents restart their position ids."""
+    """Tables for positions 0 to length-1, of which a context-parallel rank takes its own.
+
+    A row's position is its index, also where documents restart their position ids.
+    """
 
     def __init__(
-        self, position: PositionConfig, channels: int, *, length: int, dtype: torch.dtype, device: torch.device
+        self, position: PositionConfig, channels: int, *, length: int, cp: Group, dtype: torch.dtype, device: torch.device
     ) -> None:
         super().__init__()
+        self.cp = cp
         self.frequencies, self.multiplier = frequencies_of(position, channels)
         self.spacing = 1.0 / (position.interpolation_factor or 1.0)
         self.dtype, self.device = dtype, device
         self.tables = self._build(length)
 
     def forward(self, length: int) -> RotaryTables:
-        if length > len(self.tables[0]):
-            self.tables = self._build(length)
-        cos, sin = self.tables
-        return cos[:length], sin[:length]
+        """Return the tables of this rank's `length` positions."""
+        whole = length * self.cp.size
+        if whole > len(self.tables[0]):
+            self.tables = self._build(whole)
+        cos, sin = (own_slice(table[:whole], self.cp.size, self.cp.index, 0) for table in self.tables)
+        return cos, sin
 
     def _build(self, length: int) -> RotaryTables:
         positions = torch.arange(length, dtype=torch.float32, device=self.device) * self.spacing

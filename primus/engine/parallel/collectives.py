@@ -18,12 +18,15 @@ __all__ = [
     "copy_to_group",
     "gather_last_dim",
     "gather_sequence",
+    "gather_sequence_scatter_heads",
     "own_part",
     "reduce_scatter_sequence",
     "scatter_sequence",
+    "scatter_sequence_gather_heads",
     "start_all_gather_",
     "start_all_reduce_",
     "start_reduce_scatter_",
+    "start_ring_shift",
     "sum_forward",
     "wait",
 ]
@@ -83,6 +86,17 @@ def start_all_gather_(x: Tensor, group: Group) -> Works:
     return [dist.all_gather_single(x, own_part(x, group), group=group.handle, async_op=True)]
 
 
+def start_ring_shift(x: Tensor, group: Group) -> tuple[Tensor, Works]:
+    """Start to send `x` to the next rank of a ring; return where the previous one's arrives. No gradient."""
+    if group.size == 1:
+        return x, []
+    following, previous = (group.ranks[(group.index + step) % group.size] for step in (1, -1))
+    arriving = torch.empty_like(x)
+    send = dist.P2POp(dist.isend, x.contiguous(), following, group.handle)
+    receive = dist.P2POp(dist.irecv, arriving, previous, group.handle)
+    return arriving, list(dist.batch_isend_irecv([send, receive]))
+
+
 def wait(works: Works) -> None:
     """Complete collectives: the CPU waits for gloo, the current stream for the device."""
     for work in works:
@@ -125,6 +139,16 @@ def scatter_sequence(x: Tensor, group: Group) -> Tensor:
     return x if group.size == 1 else _apply(_Scatter, x, group)
 
 
+def gather_sequence_scatter_heads(x: Tensor, group: Group) -> Tensor:
+    """Exchange heads (dim 2) for positions (dim 0), which come in the order of the ranks; backward the reverse."""
+    return x if group.size == 1 else _apply(_Exchange, x, group, 2, 0)
+
+
+def scatter_sequence_gather_heads(x: Tensor, group: Group) -> Tensor:
+    """Exchange positions (dim 0) for heads (dim 2); backward the reverse."""
+    return x if group.size == 1 else _apply(_Exchange, x, group, 0, 2)
+
+
 def _apply(function: type[torch.autograd.Function], *arguments: Any) -> Tensor:
     result: Tensor = function.apply(*arguments)
     return result
@@ -157,6 +181,24 @@ def _scattered_sum(x: Tensor, group: Group, dim: int) -> Tensor:
 
 def _is_gloo(group: Group) -> bool:
     return str(dist.get_backend(group.handle)) == "gloo"
+
+
+def _exchanged(x: Tensor, group: Group, split: int, join: int) -> Tensor:
+    parts = torch.stack(x.chunk(group.size, split))
+    arrived = torch.empty_like(parts)
+    dist.all_to_all_single(arrived, parts, group=group.handle)
+    return torch.cat(arrived.unbind(0), join)
+
+
+class _Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group, split: int, join: int) -> Tensor:
+        ctx.group, ctx.split, ctx.join = group, split, join
+        return _exchanged(x, group, split, join)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:
+        return _exchanged(dy, ctx.group, ctx.join, ctx.split), None, None, None
 
 
 class _Copy(torch.autograd.Function):

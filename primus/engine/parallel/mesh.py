@@ -50,6 +50,10 @@ class Mesh:
     """Ranks that share matrices."""
     cp: Group
     """Ranks that share a sequence."""
+    cp_exchange: Group
+    """Neighbours in `cp` that exchange heads (`a2a+p2p`)."""
+    cp_ring: Group
+    """Ranks in `cp` that join such neighbourhoods."""
     dp: Group
     """Ranks that see other samples."""
     dp_cp: Group
@@ -97,7 +101,8 @@ def build_mesh(
             known[ranks] = Group(ranks, ranks.index(rank), _new_group(ranks, timeout))
         return known[ranks]
 
-    pp = group("pp")
+    pp, cp = group("pp"), group("cp")
+    exchange, ring = _levels(cp, parallel.hierarchical_context_parallel_sizes, timeout)
     return Mesh(
         layout=layout,
         rank=rank,
@@ -105,7 +110,9 @@ def build_mesh(
         coordinates=layout.coordinates(rank),
         world=everyone,
         tp=group("tp"),
-        cp=group("cp"),
+        cp=cp,
+        cp_exchange=exchange,
+        cp_ring=ring,
         dp=group("dp"),
         dp_cp=group("dp", "cp"),
         pp=pp,
@@ -125,6 +132,8 @@ def _single(layout: Layout, device: torch.device) -> Mesh:
         world=alone,
         tp=alone,
         cp=alone,
+        cp_exchange=alone,
+        cp_ring=alone,
         dp=alone,
         dp_cp=alone,
         pp=alone,
@@ -132,6 +141,17 @@ def _single(layout: Layout, device: torch.device) -> Mesh:
         embd=alone,
         mp=alone,
     )
+
+
+def _levels(cp: Group, sizes: tuple[int, int] | None, timeout: timedelta) -> tuple[Group, Group]:
+    """Make this rank's two groups of a context-parallel group cut into neighbourhoods."""
+    if sizes is None:
+        return cp, cp
+    near, _ = sizes
+    first, place = cp.index // near * near, cp.index % near
+    levels = (cp.ranks[first : first + near], place), (cp.ranks[place::near], cp.index // near)
+    exchange, ring = (Group(ranks, index, _new_group(ranks, timeout)) for ranks, index in levels)
+    return exchange, ring
 
 
 def _ends(pp: Group, timeout: timedelta) -> Group:

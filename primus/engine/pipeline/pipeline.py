@@ -43,7 +43,7 @@ def build_pipeline(config: ConfigContainer, mesh: Mesh) -> Pipeline:
     model, pipeline = config.model, config.model.pipeline
     if mesh.pp.size == 1:
         return Pipeline(pipeline, mesh)
-    sequence = model.seq_length // mesh.tp.size if model.parallel.sequence_parallel else model.seq_length
+    sequence = model.seq_length // mesh.cp.size // (mesh.tp.size if model.parallel.sequence_parallel else 1)
     links = Links(
         mesh,
         (sequence, config.train.micro_batch_size, model.hidden_size),

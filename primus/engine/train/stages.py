@@ -6,6 +6,8 @@ from torch import Tensor
 
 from primus.engine.data.loader import Batch
 from primus.engine.model.gpt import GPTModel
+from primus.engine.parallel.context import own_slice
+from primus.engine.parallel.mesh import Group
 from primus.engine.pipeline.pipeline import Pipeline
 from primus.engine.pipeline.runtime import Gradients
 from primus.engine.pipeline.schedules import Op
@@ -13,36 +15,37 @@ from primus.engine.trace import Trace
 
 __all__ = ["Stages"]
 
-OnLoss = Callable[[int, Tensor, Tensor], Tensor]
-"""Gets a microbatch's number, its sum of losses over unmasked tokens and their number; returns what to differentiate."""
+OnLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Gets a microbatch's sum of losses over this rank's unmasked tokens, their number, and their number in the whole sequences;
+returns what to differentiate."""
 
 
 class Stages:
     """The model as far as this rank holds it."""
 
-    def __init__(self, chunks: Sequence[GPTModel], pipeline: Pipeline, trace: Trace) -> None:
+    def __init__(self, chunks: Sequence[GPTModel], pipeline: Pipeline, cp: Group, trace: Trace) -> None:
         self.chunks = tuple(chunks)
-        self._pipeline, self._trace = pipeline, trace
+        self._pipeline, self._cp, self._trace = pipeline, cp, trace
 
     def train(self, batches: Iterator[Batch], num_microbatches: int, on_loss: OnLoss, gradients: Gradients) -> None:
         """Run forwards and backwards of the next microbatches; `on_loss` is called where the last stage is."""
         for chunk in self.chunks:
             chunk.train()
-        forward = _Forward(self.chunks, batches, on_loss, self._trace)
+        forward = _Forward(self.chunks, batches, on_loss, self._cp, self._trace)
         self._pipeline.train(num_microbatches, forward, gradients)
 
     def evaluate(self, batches: Iterator[Batch], num_microbatches: int, on_loss: OnLoss) -> None:
         """Run forwards of the next microbatches without dropout; the caller switches gradients off."""
         for chunk in self.chunks:
             chunk.eval()
-        self._pipeline.evaluate(num_microbatches, _Forward(self.chunks, batches, on_loss, self._trace))
+        self._pipeline.evaluate(num_microbatches, _Forward(self.chunks, batches, on_loss, self._cp, self._trace))
 
 
 class _Forward:
     """Runs chunks on the microbatches of one step, each drawn once."""
 
-    def __init__(self, chunks: Sequence[GPTModel], batches: Iterator[Batch], on_loss: OnLoss, trace: Trace) -> None:
-        self._chunks, self._batches, self._on_loss, self._trace = chunks, batches, on_loss, trace
+    def __init__(self, chunks: Sequence[GPTModel], batches: Iterator[Batch], on_loss: OnLoss, cp: Group, trace: Trace) -> None:
+        self._chunks, self._batches, self._on_loss, self._cp, self._trace = chunks, batches, on_loss, cp, trace
         self._drawn: dict[int, tuple[Batch, int]] = {}
         """Microbatches in use, and how many chunks have still to see them."""
         self._next = 0
@@ -52,12 +55,14 @@ class _Forward:
             batch = self._take(op.microbatch)
         chunk = self._chunks[op.chunk]
         with self._trace.span("forward-compute", 2):
-            made: Tensor = chunk(
-                batch.tokens, batch.position_ids, batch.attention_mask, batch.labels, batch.loss_mask, hidden_SBH=hidden
+            tokens, positions, labels, loss_mask = (
+                own_slice(x, self._cp.size, self._cp.index, 1)
+                for x in (batch.tokens, batch.position_ids, batch.labels, batch.loss_mask)
             )
+            made: Tensor = chunk(tokens, positions, batch.attention_mask, labels, loss_mask, hidden_SBH=hidden)
             if chunk.output_layer is None:
                 return made
-            return self._on_loss(op.microbatch, made, batch.loss_mask.sum(dtype=made.dtype))
+            return self._on_loss(made, loss_mask.sum(dtype=made.dtype), batch.loss_mask.sum(dtype=made.dtype))
 
     def _take(self, microbatch: int) -> Batch:
         while self._next <= microbatch:

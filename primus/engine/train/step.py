@@ -59,9 +59,11 @@ class TrainStep:
         """Train on the next `num_microbatches` batches; RunError names iteration and rank at a NaN or infinite value."""
         losses: list[Tensor] = []
 
-        def on_loss(_: int, total: Tensor, count: Tensor) -> Tensor:
+        def on_loss(total: Tensor, count: Tensor, whole_count: Tensor) -> Tensor:
             losses.append(torch.stack((total.detach(), count)))
-            objective = total if self.per_token else total / count.clamp(min=1) / num_microbatches
+            # Gradients are averaged over the ranks that share a sequence as well, though they are parts of one sum.
+            share = self.mesh.cp.size / num_microbatches
+            objective = total if self.per_token else total / whole_count.clamp(min=1) * share
             return self.optimizer.scale_loss(objective)
 
         self.buffers.zero_grad()

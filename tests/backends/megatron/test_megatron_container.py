@@ -131,6 +131,7 @@ TOGETHER: dict[str, dict[str, Any]] = {
 TWO_RANKS = (
     "tensor_model_parallel_size",
     "pipeline_model_parallel_size",
+    "context_parallel_size",
     "microbatch_group_size_per_vp_stage",
     "sequence_parallel",
     "distribute_saved_activations",

@@ -194,8 +194,8 @@ def _fails(_rank: int, container: ConfigContainer) -> str:
 
 def test_a_container_that_asks_for_an_unbuilt_layout_is_refused(tmp_path: Path) -> None:
     container = build_container(tmp_path, "run", 1, {})
-    parallel = replace(container.model.parallel, context_parallel_size=2)
-    with pytest.raises(InputError, match="context parallel size 2: not implemented yet"):
+    parallel = replace(container.model.parallel, expert_model_parallel_size=2)
+    with pytest.raises(InputError, match="expert parallel size 2: not implemented yet"):
         pretrain(replace(container, model=replace(container.model, parallel=parallel)), process_start=0.0)
 
 

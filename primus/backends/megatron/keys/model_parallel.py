@@ -5,7 +5,6 @@ from primus.backends.megatron.keys.row import inert, live, pending, retired, sec
 __all__ = ["ROWS"]
 
 _PIPELINE = "Pipeline parallelism is"
-_CONTEXT = "Context parallelism is"
 _EXPERT = "Expert parallelism is"
 _ENCODER = "encoder-decoder pipelines are gone upstream; this engine trains decoder-only models"
 
@@ -44,12 +43,13 @@ ROWS = section(
                 "per stage."),
     live("sequence_parallel", "bool", "model.parallel.sequence_parallel",
          doc="Norms and dropouts work on a slice of the sequence on each tensor-parallel rank; off when there is only one."),
-    pending("context_parallel_size", "int", _CONTEXT, minimum=1,
+    live("context_parallel_size", "int", "model.parallel.context_parallel_size", minimum=1,
             doc="Ranks that share a sequence; twice this number divides `seq_length`."),
-    pending("cp_comm_type", "str|list[str]", _CONTEXT, choices=("p2p", "a2a", "allgather", "all_gather", "a2a+p2p"),
+    live("cp_comm_type", "str|list[str]", "model.parallel.cp_comm_type",
+         choices=("p2p", "a2a", "allgather", "all_gather", "a2a+p2p"),
             doc="How attention reaches keys and values of other ranks: ring, exchange of heads, gathering, or a mix; "
                 "a list chooses per layer."),
-    pending("hierarchical_context_parallel_sizes", "list[int]?", _CONTEXT,
+    live("hierarchical_context_parallel_sizes", "list[int]?", "model.parallel.hierarchical_context_parallel_sizes",
             doc="Sizes of the exchange and the ring level of `a2a+p2p`; their product is `context_parallel_size`."),
     pending("expert_model_parallel_size", "int", _EXPERT, minimum=1,
             doc="Ranks that share the experts of a layer, in contiguous blocks."),

@@ -9,6 +9,7 @@
 - `architecture.py`: depth, widths, heads, activation
 - `positions.py`: position schemes and sequence length
 - `parallelism.py`: tensor and sequence parallelism, gradient buckets
+- `context.py`: context parallelism
 - `stages.py`: which layers stand on which pipeline stage
 - `pipeline.py`: model chunks, schedules, microbatches
 - `recompute.py`: which activations are computed twice

@@ -9,6 +9,7 @@ from primus.backends.megatron.patches.args import (
     architecture,
     batch,
     checkpoint,
+    context,
     data,
     duration,
     logging,
@@ -27,7 +28,7 @@ from primus.backends.megatron.patches.args import (
 __all__ = ["DERIVATIONS", "RULES"]
 
 _RUN = (loop, batch, duration, schedule, precision)
-_MODEL = (architecture, positions, parallelism, stages, pipeline, recompute)
+_MODEL = (architecture, positions, parallelism, context, stages, pipeline, recompute)
 _AROUND = (data, tokenizer, checkpoint, logging, rocm_arg_validation)
 _DERIVING = (data, tokenizer, duration, schedule, precision, parallelism, recompute, checkpoint, rocm_arg_validation)
 

@@ -1,0 +1,95 @@
+"""Attention of some queries to some of their keys, with what is needed to add such parts up to the whole.
+
+A part gives its output and the logarithm of its softmax's denominator; parts over disjoint keys merge exactly (arXiv
+2310.01889). The backward of a part takes the merged output and denominator, so that its probabilities are those of the whole.
+Every form takes q [B, N, S, D], k and v [B, N, K, D]; `blocked` is bool [B or 1, 1, S, K], None where nothing is blocked.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Part", "explicit_part", "explicit_part_backward", "merge_", "part", "part_backward"]
+
+
+@dataclass(slots=True)
+class Part:
+    """Output [B, N, S, D] and log of the denominators [B, N, S], -inf in a row with everything blocked."""
+
+    out: Tensor
+    log_sum: Tensor
+
+
+def part(q: Tensor, k: Tensor, v: Tensor, *, blocked: Tensor | None, is_causal: bool = False) -> Part:
+    """Attend; `is_causal` blocks what follows, of as many keys as queries."""
+    if blocked is None and q.device.type == "cpu":
+        return Part(*torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, is_causal))
+    if blocked is None and q.dtype in (torch.float16, torch.bfloat16):
+        out, log_sum, *_ = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal)
+        return Part(out, log_sum)
+    return explicit_part(q, k, v, blocked=_causal(q) if is_causal else blocked)
+
+
+def part_backward(
+    d_out: Tensor, whole: Part, q: Tensor, k: Tensor, v: Tensor, *, blocked: Tensor | None, is_causal: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of q, k and v through this part of `whole`."""
+    if blocked is None and q.device.type == "cpu":
+        gradients: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            d_out, q, k, v, whole.out, whole.log_sum, 0.0, is_causal
+        )
+        return gradients
+    if blocked is None and q.dtype in (torch.float16, torch.bfloat16):
+        none = torch.empty(0, dtype=torch.int64, device=q.device)
+        of_flash: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_backward(
+            *(d_out, q, k, v, whole.out, whole.log_sum, None, None, q.shape[2], k.shape[2], 0.0, is_causal, none, none)
+        )
+        return of_flash
+    return explicit_part_backward(d_out, whole, q, k, v, blocked=_causal(q) if is_causal else blocked)
+
+
+def merge_(whole: Part, more: Part) -> None:
+    """Add a part over other keys, in place; sums are kept in at least fp32."""
+    total = torch.logaddexp(whole.log_sum, more.log_sum)
+    # Rows with nothing on either side stay at zero instead of becoming NaN.
+    base = total.masked_fill(total.isneginf(), 0.0)
+    whole.out.mul_((whole.log_sum - base).exp_().unsqueeze(-1))
+    whole.out.add_(more.out * (more.log_sum - base).exp_().unsqueeze(-1))
+    whole.log_sum.copy_(total)
+
+
+def explicit_part(q: Tensor, k: Tensor, v: Tensor, *, blocked: Tensor | None) -> Part:
+    """Attend by the formula."""
+    scores = _scores(q, k, blocked)
+    log_sum = scores.logsumexp(-1)
+    return Part(_probabilities(scores, log_sum) @ v.to(scores.dtype), log_sum)
+
+
+def explicit_part_backward(
+    d_out: Tensor, whole: Part, q: Tensor, k: Tensor, v: Tensor, *, blocked: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients by the formula."""
+    scores = _scores(q, k, blocked)
+    p = _probabilities(scores, whole.log_sum)
+    d_out, scale = d_out.to(p.dtype), 1.0 / math.sqrt(q.shape[-1])
+    inner = (d_out * whole.out).sum(-1, keepdim=True)
+    d_scores = p * (d_out @ v.to(p.dtype).mT - inner) * scale
+    dq, dk, dv = d_scores @ k.to(p.dtype), d_scores.mT @ q.to(p.dtype), p.mT @ d_out
+    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+
+
+def _scores(q: Tensor, k: Tensor, blocked: Tensor | None) -> Tensor:
+    wide = torch.promote_types(q.dtype, torch.float32)
+    scores = (q.to(wide) @ k.to(wide).mT) / math.sqrt(q.shape[-1])
+    return scores if blocked is None else scores.masked_fill_(blocked, -torch.inf)
+
+
+def _probabilities(scores: Tensor, log_sum: Tensor) -> Tensor:
+    return (scores - log_sum.masked_fill(log_sum.isneginf(), 0.0).unsqueeze(-1)).exp_()
+
+
+def _causal(q: Tensor) -> Tensor:
+    S = q.shape[2]
+    return torch.ones(S, S, dtype=torch.bool, device=q.device).triu_(1)

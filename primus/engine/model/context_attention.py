@@ -1,0 +1,154 @@
+"""Core attention over a sequence whose positions are divided over context-parallel ranks; one class a way to reach the rest.
+
+- `RingAttention` (p2p): keys and values go round the ring, each rank adds up parts (arXiv 2310.01889)
+- `GatheredAttention` (allgather): each rank gathers all keys and values
+- `ExchangedAttention` (a2a): ranks exchange positions for heads and attend over the whole sequence (arXiv 2309.14509); around
+  a ring it exchanges within groups of neighbours, and the ring joins the groups (a2a+p2p, arXiv 2405.07719)
+
+All take q [S, B, N, D], k and v [S, B, G, D] with S this rank's positions, and a mask [B or 1, 1, whole S, whole S] or None.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from primus.engine.kernels.attention import sdpa_attention
+from primus.engine.kernels.block_attention import Part, merge_, part, part_backward
+from primus.engine.parallel import collectives
+from primus.engine.parallel.context import from_rank_order, positions, to_rank_order
+from primus.engine.parallel.mesh import Group
+from primus.engine.parallel.random import RandomStreams
+
+__all__ = ["ExchangedAttention", "GatheredAttention", "RingAttention"]
+
+
+class RingAttention(nn.Module):
+    """Keys and values of the other ranks pass by; nothing whole is ever held."""
+
+    def __init__(self, ring: Group) -> None:
+        super().__init__()
+        self.ring = ring
+
+    def forward(self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None) -> Tensor:
+        q_BNSD = q_SBND.permute(1, 2, 0, 3)
+        kv_2BGSD = torch.stack((k_SBGD, v_SBGD)).permute(0, 2, 3, 1, 4)
+        out_BNSD: Tensor = _Ring.apply(q_BNSD, kv_2BGSD, mask_B1SS, self.ring)
+        return out_BNSD.permute(2, 0, 1, 3).flatten(2)
+
+
+class GatheredAttention(nn.Module):
+    """Keys and values are gathered; the early and the late half of the queries attend to what precedes each."""
+
+    def __init__(self, cp: Group, streams: RandomStreams, *, dropout: float) -> None:
+        super().__init__()
+        self.cp, self.streams, self.dropout = cp, streams, dropout
+
+    def forward(self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None) -> Tensor:
+        k, v = (from_rank_order(collectives.gather_sequence(x, self.cp), self.cp.size) for x in (k_SBGD, v_SBGD))
+        dropout = self.dropout if self.training else 0.0
+        with self.streams.fork("model-parallel" if dropout else None):
+            halves = [
+                self._attend(q, rows, k, v, mask_B1SS, dropout)
+                for q, rows in zip(q_SBND.chunk(2), positions(len(k), self.cp.size, self.cp.index).chunk(2), strict=True)
+            ]
+        return torch.cat(halves)
+
+    @staticmethod
+    def _attend(q: Tensor, rows: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
+        rows = rows.to(q.device)
+        if mask is None:
+            stop = int(rows[-1]) + 1
+            k, v = k[:stop], v[:stop]
+            blocked = torch.arange(stop, device=q.device)[None, :] > rows[:, None]
+            return sdpa_attention(q, k, v, blocked[None, None], dropout=dropout)
+        return sdpa_attention(q, k, v, mask.index_select(2, rows), dropout=dropout)
+
+
+class ExchangedAttention(nn.Module):
+    """Each rank attends for a share of the heads over all positions of its group; `inner` is the attention over these."""
+
+    def __init__(self, group: Group, inner: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]) -> None:
+        super().__init__()
+        self.group, self.inner = group, inner
+
+    def forward(self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None) -> Tensor:
+        q, k, v = (self._gather_positions(x) for x in (q_SBND, k_SBGD, v_SBGD))
+        context = self.inner(q, k, v, mask_B1SS).unflatten(-1, (q.shape[2], q.shape[3]))
+        in_ranks = to_rank_order(context, self.group.size)
+        return collectives.scatter_sequence_gather_heads(in_ranks, self.group).flatten(2)
+
+    def _gather_positions(self, x_SBND: Tensor) -> Tensor:
+        return from_rank_order(collectives.gather_sequence_scatter_heads(x_SBND, self.group), self.group.size)
+
+
+class _Ring(torch.autograd.Function):
+    """Parts of attention around a ring; the backward goes round once more, and gradients of keys and values travel along."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, kv: Tensor, mask: Tensor | None, ring: Group) -> Tensor:
+        wide = torch.promote_types(q.dtype, torch.float32)
+        whole = Part(
+            torch.zeros(q.shape, dtype=wide, device=q.device),
+            torch.full(q.shape[:3], -torch.inf, dtype=wide, device=q.device),
+        )
+        passing = kv.contiguous()
+        for step in range(ring.size):
+            following, works = _shift(passing, ring, step < ring.size - 1)
+            rows, keys, rule = _meeting(q, passing, mask, ring, step)
+            k, v = (_for_queries(x, q) for x in passing[..., keys, :])
+            made = part(q[:, :, rows], k, v, **rule)
+            merge_(Part(whole.out[:, :, rows], whole.log_sum[:, :, rows]), made)
+            collectives.wait(works)
+            passing = following
+        out = whole.out.to(q.dtype)
+        ctx.save_for_backward(q, kv, out, whole.log_sum, *([] if mask is None else [mask]))
+        ctx.ring = ring
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        q, kv, out, log_sum, *masks = ctx.saved_tensors
+        ring: Group = ctx.ring
+        mask = masks[0] if masks else None
+        wide = torch.promote_types(q.dtype, torch.float32)
+        dq, passing = torch.zeros(q.shape, dtype=wide, device=q.device), kv.contiguous()
+        d_passing = torch.zeros(kv.shape, dtype=wide, device=q.device)
+        for step in range(ring.size):
+            following, works = _shift(passing, ring, step < ring.size - 1)
+            rows, keys, rule = _meeting(q, passing, mask, ring, step)
+            k, v = (_for_queries(x, q) for x in passing[..., keys, :])
+            whole = Part(out[:, :, rows], log_sum[:, :, rows])
+            part_dq, dk, dv = part_backward(d_out[:, :, rows], whole, q[:, :, rows], k, v, **rule)
+            dq[:, :, rows] += part_dq
+            for gathered, d in zip(d_passing[..., keys, :], (dk, dv), strict=True):
+                gathered += d.unflatten(1, (gathered.shape[1], -1)).sum(2)
+            collectives.wait(works)
+            passing = following
+            d_passing, works = _shift(d_passing, ring, True)
+            collectives.wait(works)
+        return dq.to(q.dtype), d_passing.to(kv.dtype), None, None
+
+
+def _shift(x: Tensor, ring: Group, goes_on: bool) -> tuple[Tensor, collectives.Works]:
+    return collectives.start_ring_shift(x, ring) if goes_on else (x, [])
+
+
+def _meeting(q: Tensor, passing: Tensor, mask: Tensor | None, ring: Group, step: int) -> tuple[slice, slice, dict[str, Any]]:
+    """Return which queries meet which of the passing keys in a step, and what is blocked between them."""
+    every, owner, half = slice(None), (ring.index - step) % ring.size, q.shape[2] // 2
+    if mask is not None:
+        rows, columns = (positions(mask.shape[-1], ring.size, index).to(q.device) for index in (ring.index, owner))
+        return every, every, {"blocked": mask.index_select(2, rows).index_select(3, columns)}
+    if owner == ring.index:
+        return every, every, {"blocked": None, "is_causal": True}
+    # Of an earlier rank the early half precedes all queries; the late half of the queries follows all of a later rank.
+    return (every, slice(half), {"blocked": None}) if owner < ring.index else (slice(half, None), every, {"blocked": None})
+
+
+def _for_queries(x_BGKD: Tensor, q: Tensor) -> Tensor:
+    """Repeat key or value heads for the query heads of their group."""
+    return x_BGKD.repeat_interleave(q.shape[1] // x_BGKD.shape[1], dim=1)

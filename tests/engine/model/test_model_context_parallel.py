@@ -1,0 +1,81 @@
+"""Attention over divided sequences equals attention over whole ones, whichever way the ranks reach one another."""
+
+from typing import Any
+
+import pytest
+import torch
+from ranks import run_ranks
+from torch import Tensor, nn
+
+from primus.engine.config import DistConfig, ParallelConfig
+from primus.engine.kernels.attention import sdpa_attention
+from primus.engine.model.context_attention import ExchangedAttention, GatheredAttention, RingAttention
+from primus.engine.parallel.context import own_slice
+from primus.engine.parallel.mesh import Mesh, build_mesh
+from primus.engine.parallel.random import RandomStreams
+
+S, B, N, G, D = 16, 2, 8, 4, 4
+WAYS = ["p2p", "allgather", "a2a", "a2a+p2p"]
+
+
+def attention(way: str, mesh: Mesh) -> nn.Module:
+    if way == "p2p":
+        return RingAttention(mesh.cp)
+    if way == "allgather":
+        return GatheredAttention(mesh.cp, RandomStreams(1, mesh.coordinates), dropout=0.0)
+    return (
+        ExchangedAttention(mesh.cp, sdpa_attention)
+        if way == "a2a"
+        else ExchangedAttention(mesh.cp_exchange, RingAttention(mesh.cp_ring))
+    )
+
+
+def whole_inputs(dtype: torch.dtype) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(S, B, N, D), (S, B, G, D), (S, B, G, D), (S, B, N * D)]
+    return [torch.randn(*shape, dtype=torch.float64, generator=generator).to(dtype) for shape in shapes]
+
+
+def documents_mask() -> Tensor:
+    """Causal within documents: [B, 1, S, S], True where blocked."""
+    starts = torch.zeros(B, S, dtype=torch.long)
+    starts[0, 5:] = 1
+    starts[0, 11:] = 2
+    starts[1, 8:] = 1
+    other = starts[:, :, None] != starts[:, None, :]
+    return (other | torch.ones(S, S, dtype=torch.bool).triu_(1))[:, None]
+
+
+def gradients(out: Tensor, inputs: list[Tensor], d_out: Tensor) -> list[Tensor]:
+    return [out.detach(), *torch.autograd.grad(out, inputs, d_out)]
+
+
+def run(rank: int, way: str, size: int, masked: bool, dtype: torch.dtype) -> list[Tensor]:
+    parallel = ParallelConfig(context_parallel_size=size, hierarchical_context_parallel_sizes=(2, size // 2))
+    mesh = build_mesh(parallel, DistConfig(backend="gloo"), torch.device("cpu"))
+    *inputs, d_out = (own_slice(x, size, rank, 0).contiguous() for x in whole_inputs(dtype))
+    inputs = [x.requires_grad_() for x in inputs]
+    out = attention(way, mesh)(*inputs, documents_mask() if masked else None)
+    return gradients(out, inputs, d_out)
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["causal", "documents"])
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_equals_the_whole_sequence(way: str, size: int, masked: bool) -> None:
+    check(way, size, masked, torch.float64, 1e-12)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_half_precision_stays_close(way: str) -> None:
+    check(way, 4, False, torch.bfloat16, 4e-2)
+
+
+def check(way: str, size: int, masked: bool, dtype: torch.dtype, tolerance: float) -> None:
+    *inputs, d_out = whole_inputs(dtype)
+    inputs = [x.requires_grad_() for x in inputs]
+    expected = gradients(sdpa_attention(*inputs, documents_mask() if masked else None), inputs, d_out)
+    results: list[list[Any]] = run_ranks(run, size, way, size, masked, dtype)
+    for rank, parts in enumerate(results):
+        for part, whole in zip(parts, expected, strict=True):
+            torch.testing.assert_close(part, own_slice(whole, size, rank, 0), rtol=tolerance, atol=tolerance)
