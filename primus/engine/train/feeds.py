@@ -1,6 +1,6 @@
 """`Sources`: the data of a run, opened before its model; `Feeds`: the streams of microbatches it then draws from."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from primus.engine.checkpoint.state import TrainState
@@ -12,9 +12,9 @@ from primus.engine.data.loader import Batch, Loader
 from primus.engine.data.samplers import Sampling
 from primus.engine.data.splits import split_sizes
 from primus.engine.data.tokenizer import Tokenizer
-from primus.engine.parallel.collectives import all_gather_object
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.train.callbacks.evaluation import EvaluationSet
+from primus.engine.train.turns import in_turn
 
 __all__ = ["Feeds", "Sources"]
 
@@ -33,7 +33,8 @@ class Sources:
 
     def __init__(self, config: ConfigContainer, tokenizer: Tokenizer, mesh: Mesh, plan: BatchPlan) -> None:
         """Open the data; InputError if a split is asked for samples it does not have."""
-        datasets = _in_turn(lambda: _datasets(config, tokenizer), mesh)
+        # Rank 0 builds the index caches; a rank that does not see its files builds its own.
+        datasets = in_turn(lambda: _datasets(config, tokenizer), mesh.world)
         self._config, self._mesh, self._plan = config, mesh, plan
         self._whole = config.train.evaluation.full_validation
         self._train = None if datasets.train is None else self._loader(datasets.train)
@@ -66,13 +67,6 @@ class Sources:
     def _sampling(self, dataset: Dataset) -> Sampling:
         dp = self._mesh.dp
         return Sampling(total=len(dataset), micro_batch_size=self._plan.micro_batch_size, rank=dp.index, size=dp.size)
-
-
-def _in_turn(build: Callable[[], Datasets], mesh: Mesh) -> Datasets:
-    """Let rank 0 build the index caches first; a rank that does not see its files builds its own."""
-    built = build() if mesh.rank == 0 else None
-    all_gather_object(None, mesh.world)
-    return build() if built is None else built
 
 
 def _datasets(config: ConfigContainer, tokenizer: Tokenizer) -> Datasets:
