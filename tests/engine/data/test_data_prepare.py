@@ -1,6 +1,7 @@
 """Preparing text: every token once, whatever is broken, empty, killed or repeated."""
 
 import gzip
+import io
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +18,7 @@ import pytest
 
 from primus.engine.config import TokenizerConfig
 from primus.engine.data.indexed import IndexedDataset
-from primus.engine.data.prepare import PrepareOptions, prepare, train_tokenizer
+from primus.engine.data.prepare import PrepareOptions, prepare, sources, train_tokenizer
 from primus.engine.data.prepare.parts import Parts
 from primus.engine.data.prepare.sources import LineCounter, cut_into_units, read_unit
 from primus.engine.data.tokenizer import build_tokenizer
@@ -89,6 +91,71 @@ def test_existing_output_needs_overwrite_and_foreign_files_stay(tmp_path: Path) 
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in.jsonl", "out.bin", "out.idx", "out.txt"]
 
 
+def test_a_refusal_leaves_no_parts_if_none_is_done(tmp_path: Path) -> None:
+    json_lines(tmp_path / "in.jsonl", ["1", "x"])
+    with pytest.raises(InputError, match=r"leave it out with --skip-broken:\n"):
+        prepare([str(tmp_path / "in.jsonl")], tmp_path / "out", NULL, ONE)
+    assert [file.name for file in tmp_path.iterdir()] == ["in.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('{"text": ' * 200_000, "is nested too deeply"),
+        ('{"text": "1", "n": ' + "9" * 5000 + "}", "is not JSON: Exceeds the limit .* for integer string conversion"),
+        ('{"body": "1"}', "has no text; it has body .--json-key names the field"),
+    ],
+    ids=["deep", "long integer", "other field"],
+)
+def test_a_line_that_is_odd_in_any_way_is_named_and_may_be_skipped(line: str, problem: str, tmp_path: Path) -> None:
+    file = tmp_path / "in.jsonl"
+    file.write_text(f'{{"text": "1"}}\n{line}\n{{"text": "2"}}\n')
+    with pytest.raises(InputError, match=rf"{file}:2 {problem}"):
+        prepare([str(file)], tmp_path / "out", NULL, ONE)
+    assert prepare([str(file)], tmp_path / "out", NULL, PrepareOptions(workers=1, skip_broken=True)).documents == 2
+
+
+@pytest.mark.parametrize("name", ["b.txt", "b.txt.gz", "b.jsonl", "b.jsonl.gz", "b.parquet"])
+def test_a_file_that_cannot_be_read_is_named_alone_and_may_be_skipped(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("1")
+    (tmp_path / name).write_text("no" * 1_000_000)
+    (tmp_path / "c.txt").write_text("2")
+    opened = io.open
+
+    def refuse(file: Any, *words: Any, **more: Any) -> Any:
+        if str(file) == str(tmp_path / name) and not name.endswith((".gz", ".parquet")):
+            raise PermissionError(13, "Permission denied", str(file))
+        return opened(file, *words, **more)
+
+    monkeypatch.setattr(io, "open", refuse)
+    inputs = [str(tmp_path / file) for file in ("a.txt", name, "c.txt")]
+    with pytest.raises(InputError, match=rf"^1 document cannot be read; .*:\n  {tmp_path / name} cannot be read: .*$"):
+        prepare(inputs, tmp_path / "out", NULL, ONE)
+    report = prepare(inputs, tmp_path / "out", NULL, PrepareOptions(workers=1, skip_broken=True))
+    assert (report.documents, report.num_broken) == (2, 1)
+    assert report.broken[0].startswith(f"{tmp_path / name} cannot be read: ")
+
+
+def test_a_file_that_may_be_read_again_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    json_lines(tmp_path / "a.jsonl", ["1"])
+    json_lines(tmp_path / "b.jsonl", ["2"])
+    inputs = [str(tmp_path / name) for name in ("a.jsonl", "b.jsonl")]
+    opened = sources._open
+
+    def refuse(file: Path) -> Any:
+        if file.name == "b.jsonl":
+            raise PermissionError(13, "Permission denied", str(file))
+        return opened(file)
+
+    monkeypatch.setattr(sources, "_open", refuse)
+    with pytest.raises(InputError, match=r"b\.jsonl cannot be read: Permission denied"):
+        prepare(inputs, tmp_path / "out", NULL, ONE)
+    monkeypatch.undo()
+    assert prepare(inputs, tmp_path / "out", NULL, ONE).documents == 2
+
+
 def test_missing_input_and_input_without_text_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         prepare([str(tmp_path / "nope*")], tmp_path / "out", NULL, ONE)
@@ -137,6 +204,9 @@ def test_a_tokenizer_is_trained_on_what_is_text_and_the_rest_is_told(tmp_path: P
     assert "picture.txt is not UTF-8" in trained.broken[0]
     with pytest.raises(InputError, match=r"no text to train a tokenizer on: .*picture.txt is not UTF-8"):
         train_tokenizer(both[1:], tmp_path / "none", vocab_size=270, show_progress=False)
+    (tmp_path / "empty.txt").write_text("")
+    with pytest.raises(InputError, match="no text to train a tokenizer on: the files are empty"):
+        train_tokenizer([str(tmp_path / "empty.txt")], tmp_path / "none", vocab_size=270, show_progress=False)
     assert not (tmp_path / "none").exists()
 
 
@@ -209,7 +279,9 @@ def test_half_a_surrogate_pair_is_a_broken_document(tmp_path: Path) -> None:
     tokenizer = TokenizerConfig(type="HuggingFaceTokenizer", model=str(tmp_path / "tok"))
     report = prepare([str(tmp_path / "in.jsonl")], tmp_path / "out", tokenizer, PrepareOptions(workers=1, skip_broken=True))
     assert (report.documents, report.num_broken) == (2, 1)
-    assert report.broken[0].startswith(f"{tmp_path}/in.jsonl:2 cannot be tokenized")
+    assert report.broken == [f"{tmp_path}/in.jsonl:2 has half a surrogate pair under text, at character 0"]
+    trained = train_tokenizer([str(tmp_path / "in.jsonl")], tmp_path / "other", vocab_size=258, show_progress=False)
+    assert (trained.num_read, trained.num_broken) == (2, 1)
 
 
 def test_gzipped_files_and_lines_of_text_are_read(tmp_path: Path) -> None:
@@ -246,9 +318,11 @@ def test_input_of_another_form_is_refused_with_advice(tmp_path: Path) -> None:
 
 
 def test_parts_of_other_work_are_not_used_and_foreign_folders_not_touched(tmp_path: Path) -> None:
-    json_lines(tmp_path / "in.jsonl", ["1", "x"])
-    with pytest.raises(InputError, match="cannot be tokenized"):
-        prepare([str(tmp_path / "in.jsonl")], tmp_path / "out", NULL, ONE)
+    json_lines(tmp_path / "a.jsonl", ["1"])
+    json_lines(tmp_path / "b.jsonl", ["x"])
+    both = [str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")]
+    with pytest.raises(InputError, match=rf"--skip-broken \(which goes on from what is done, in {tmp_path}/out\.parts\)"):
+        prepare(both, tmp_path / "out", NULL, ONE)
     assert (tmp_path / "out.parts" / "manifest").exists()
     (tmp_path / "out.parts" / "mine.txt").write_text("mine")
     json_lines(tmp_path / "in.jsonl", ["2", "3"])

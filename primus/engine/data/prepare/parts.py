@@ -25,6 +25,7 @@ Fault = tuple[str, int, str]
 """File, line within the unit (0: the whole file), and what is wrong there."""
 
 _OURS = re.compile(r"manifest|\d{6,}\.(bin|lengths\.npy|json)(\.\d+\.tmp(\.npy)?)?")
+_DONE = re.compile(r"\d{6,}\.json")
 
 
 @dataclass(slots=True)
@@ -79,6 +80,15 @@ class Parts:
         for kind in ("empty", "broken"):
             fields[kind] = [tuple(fault) for fault in fields[kind]]
         return Part(**fields)
+
+    def forget(self, number: int) -> None:
+        """Let a unit count as not done."""
+        (self.folder / f"{number:06d}.json").unlink(missing_ok=True)
+
+    def remove_unless_used(self) -> None:
+        """Remove the parts if none is done."""
+        if not any(_DONE.fullmatch(file.name) for file in self.folder.iterdir()):
+            self.remove()
 
     def tokens_and_lengths(self, number: int) -> tuple[Path, NDArray[np.int32]]:
         """Return a unit's file of tokens, and the length of each of its documents."""

@@ -95,7 +95,11 @@ def prepare(
     with writing(output_prefix):
         parts.open()
         work = Work(parts.folder, tokenizer, options.json_key, options.append_eod, dtype.str)
-        report = _collect(units, parts, work, options, progress)
+        try:
+            report = _collect(units, parts, work, options, progress)
+        except InputError:
+            parts.remove_unless_used()
+            raise
         if report.documents == 0:
             parts.remove()
             raise InputError(f"the input holds no document with text ({report.num_empty} empty)")
@@ -125,7 +129,10 @@ def _collect(units: Sequence[Unit], parts: Parts, work: Work, options: PrepareOp
     for number, part in sorted(done.items()):
         broken = [_place(units[number], fault, lines) for fault in part.broken]
         if broken and not options.skip_broken:
-            raise InputError(_broken_text(part.num_broken, broken[:_SHOWN]))
+            # Read again next time: what a file's permissions hide may be there then, though the file is the same.
+            parts.forget(number)
+            kept = f" (which goes on from what is done, in {parts.folder})" if len(done) > 1 else ""
+            raise InputError(_broken_text(part.num_broken, broken[:_SHOWN], kept))
         report.empty += [_place(units[number], fault, lines) for fault in part.empty]
         report.broken += broken
     return report
@@ -151,8 +158,8 @@ def _place(unit: Unit, fault: Fault, lines: LineCounter) -> str:
     return f"{file}:{lines.before(unit) + line} {problem}".rstrip() if line else f"{file} {problem}".rstrip()
 
 
-def _broken_text(count: int, places: Sequence[str]) -> str:
+def _broken_text(count: int, places: Sequence[str], kept: str) -> str:
     shown = "\n  ".join(places)
     more = f"\n  and {count - len(places)} more there" if count > len(places) else ""
     documents = "document" if count == 1 else "documents"
-    return f"{count} {documents} cannot be read; mend what is wrong, or leave it out with --skip-broken:\n  {shown}{more}"
+    return f"{count} {documents} cannot be read; mend what is wrong, or leave it out with --skip-broken{kept}:\n  {shown}{more}"

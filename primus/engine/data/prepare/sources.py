@@ -9,7 +9,6 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +24,8 @@ _SMALLEST_UNIT, _USUAL_UNIT = 256 << 10, 4 << 20
 """Bytes of a unit: the usual size, or less where the input is too small to keep every process busy with that."""
 _FEW_UNITS, _MANY_UNITS = 64, 4096
 """Larger inputs are cut into larger units, so that the folder of parts stays small."""
+_UNREADABLE = (OSError, EOFError, zlib.error, ValueError)
+"""What files that are not there any more, forbidden, cut short or not what their name says make of reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +97,18 @@ def cut_into_units(files: Sequence[Path], *, text_lines: bool = False) -> list[U
 
 
 def read_unit(unit: Unit, json_key: str) -> Iterator[Document]:
-    """Yield the documents of a unit; one that cannot be read carries its problem. InputError if a file cannot be read."""
-    with _reading(unit.files):
-        if unit.kind == "files":
-            yield from map(_read_file, unit.files)
-        elif unit.kind == "parquet":
+    """Yield the documents of a unit; one, or a file, that cannot be read carries its problem."""
+    if unit.kind == "files":
+        yield from map(_read_file, unit.files)
+        return
+    try:
+        if unit.kind == "parquet":
             yield from _read_row_group(unit, json_key)
         else:
             parse = partial(_parse_json, key=json_key) if unit.kind == "json" else _parse_text
             yield from _read_lines(unit, parse)
+    except _UNREADABLE as error:
+        yield _unreadable(unit.files[0], error)
 
 
 class LineCounter:
@@ -148,11 +152,14 @@ def _files_unit(files: Sequence[Path]) -> Unit:
 
 
 def _line_units(file: Path, kind: str, size: int) -> list[Unit]:
-    if kind == "json":
-        with _reading([str(file)]), _open(file) as opened:
-            if opened.read(64).lstrip()[:1] == b"[":
-                raise InputError(f"{file} is one JSON list; write one object a line (for example with `jq -c .[]`)")
     length = file.stat().st_size
+    try:
+        with _open(file) as opened:
+            is_list = kind == "json" and opened.read(64).lstrip()[:1] == b"["
+    except _UNREADABLE:  # told of when the unit is read, as of any other fault
+        return [Unit(kind, (str(file),), size=length)]
+    if is_list:
+        raise InputError(f"{file} is one JSON list; write one object a line (for example with `jq -c .[]`)")
     if file.suffix.lower() == ".gz":
         return [Unit(kind, (str(file),), size=length)]
     cuts = range(0, max(length, 1), size)
@@ -162,18 +169,18 @@ def _line_units(file: Path, kind: str, size: int) -> list[Unit]:
 def _parquet_units(file: Path) -> list[Unit]:
     import pyarrow.parquet as pq
 
-    with _reading([str(file)]):
+    try:
         metadata = pq.ParquetFile(file).metadata
+    except _UNREADABLE:
+        return [Unit("parquet", (str(file),), size=file.stat().st_size)]
     groups = range(metadata.num_row_groups)
     return [Unit("parquet", (str(file),), group, size=metadata.row_group(group).total_byte_size) for group in groups]
 
 
-@contextmanager
-def _reading(files: Sequence[str]) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, EOFError, zlib.error, ValueError) as error:
-        raise InputError(f"{', '.join(files[:3])} cannot be read: {error}") from error
+def _unreadable(name: str, error: Exception) -> Document:
+    # The system's own words: the text of an OSError repeats the file's name.
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+    return Document(name, 0, "", f"cannot be read: {reason}")
 
 
 def _open(file: Path) -> BinaryIO:
@@ -181,8 +188,12 @@ def _open(file: Path) -> BinaryIO:
 
 
 def _read_file(name: str) -> Document:
-    with _open(Path(name)) as file:
-        return _parse_text(name, 0, file.read())
+    try:
+        with _open(Path(name)) as file:
+            data = file.read()
+    except _UNREADABLE as error:
+        return _unreadable(name, error)
+    return _parse_text(name, 0, data)
 
 
 def _read_lines(unit: Unit, parse: Callable[[str, int, bytes], Document]) -> Iterator[Document]:
@@ -210,7 +221,9 @@ def _parse_text(name: str, number: int, data: bytes) -> Document:
 def _parse_json(name: str, number: int, line: bytes, *, key: str) -> Document:
     try:
         row = json.loads(line)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        return Document(name, number, "", "is nested too deeply")
+    except ValueError as error:  # not JSON, not UTF-8, or an integer of thousands of digits
         return Document(name, number, "", f"is not JSON: {error}")
     if not isinstance(row, dict):
         return Document(name, number, "", f"is a {type(row).__name__}, not an object")
@@ -234,6 +247,10 @@ def _read_row_group(unit: Unit, key: str) -> Iterator[Document]:
 
 
 def _of_value(name: str, number: int, value: object, key: str) -> Document:
-    if isinstance(value, str):
-        return Document(name, number, value)
-    return Document(name, number, "", f"has a {type(value).__name__} under {key}, not a text")
+    if not isinstance(value, str):
+        return Document(name, number, "", f"has a {type(value).__name__} under {key}, not a text")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        return Document(name, number, "", f"has half a surrogate pair under {key}, at character {error.start}")
+    return Document(name, number, value)

@@ -21,7 +21,7 @@ class TrainedTokenizer:
 
     vocab_size: int = 0
     num_read: int = 0
-    """Documents."""
+    """Documents with text."""
     num_broken: int = 0
     """Documents that cannot be read."""
     broken: list[str] = field(default_factory=list)
@@ -77,8 +77,9 @@ def _texts(inputs: Sequence[str], json_key: str, report: TrainedTokenizer) -> It
     for unit in cut_into_units(find_files(inputs)):
         for document in read_unit(unit, json_key):
             if document.problem is None:
-                report.num_read += 1
-                yield document.text
+                if document.text:
+                    report.num_read += 1
+                    yield document.text
                 continue
             report.num_broken += 1
             if len(report.broken) < _SHOWN:

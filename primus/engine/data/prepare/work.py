@@ -87,7 +87,7 @@ def _tokenized(tokenizer: Tokenizer, documents: list[Document], part: Part) -> I
         if len(documents) == 1:
             _note_broken(part, documents[0], f"cannot be tokenized: {error}")
             return
-    # One of them is no text (half a surrogate pair) or no ids: find it by taking them singly.
+    # One of them is no text of ids: find it by taking them singly.
     for document in documents:
         yield from _tokenized(tokenizer, [document], part)
 
