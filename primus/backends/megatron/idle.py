@@ -16,7 +16,7 @@ from primus.backends.megatron.patches.args.precision import loss_scale, params_d
 from primus.backends.megatron.patches.args.schedule import warmup_samples
 from primus.backends.megatron.patches.args.tokenizer import NEEDS, SIZED
 
-__all__ = ["IDLE", "Idle", "idle_keys"]
+__all__ = ["IDLE", "idle_keys"]
 
 Why = Callable[[Params], str | None]
 """What keeps a key from acting, with its origin; None: it acts."""

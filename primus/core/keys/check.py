@@ -14,7 +14,7 @@ from primus.core.experiment.scalars import read_scalar
 from primus.core.keys.key import Key
 from primus.core.keys.types import NotOfType, parse_type
 
-__all__ = ["Checked", "check_params", "check_values", "show_value", "unknown_key_hint"]
+__all__ = ["check_params", "check_values", "show_value", "unknown_key_hint"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Key", "Status"]
+__all__ = ["Key"]
 
 Status = Literal["live", "pending", "inert", "removed"]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from primus.core.experiment.scalars import read_scalar, read_word
 
-__all__ = ["NotOfType", "TypeSpec", "parse_type"]
+__all__ = ["NotOfType", "parse_type"]
 
 
 class NotOfType(Exception):  # noqa: N818 - it carries a verdict to the checker, not an error to a user

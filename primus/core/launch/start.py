@@ -16,7 +16,7 @@ from primus.errors import InputError
 from primus.run_config import write_config
 from primus.run_lock import check_free
 
-__all__ = ["Become", "become", "sample_command", "start"]
+__all__ = ["become", "sample_command", "start"]
 
 Become = Callable[[list[str], Mapping[str, str]], None]
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Blend", "DatasetConfig", "TokenizerConfig"]
+__all__ = ["DEFAULT_TIK_VOCABULARY", "Blend", "DatasetConfig", "TokenizerConfig"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +52,10 @@ class DatasetConfig:
     """Memory-map the token files instead of reading each item."""
     num_dataset_builder_threads: int = 1
     """Threads that build the indices of a blend."""
+
+
+DEFAULT_TIK_VOCABULARY = 131_072
+"""Ids of a TikTokenizer whose `vocab_size` is null."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,6 +1,7 @@
 """`build_tokenizer`: one table from `tokenizer_type` to what opens it. No torch."""
 
 from primus.engine.config import TokenizerConfig
+from primus.engine.config.data import DEFAULT_TIK_VOCABULARY
 from primus.engine.data.tokenizer.base import Tokenizer
 from primus.engine.data.tokenizer.huggingface import open_huggingface
 from primus.engine.data.tokenizer.null import NullTokenizer
@@ -17,7 +18,6 @@ _HUGGING_FACE = {
 }
 _SENTENCE_PIECE = {"SentencePieceTokenizer", "GPTSentencePieceTokenizer"}
 _OTHERS = {"NullTokenizer", "TikTokenizer", "GPT2BPETokenizer", "BertWordPieceLowerCase", "BertWordPieceCase"}
-_DEFAULT_TIK_VOCABULARY = 131_072
 
 
 def build_tokenizer(config: TokenizerConfig) -> Tokenizer:
@@ -45,7 +45,7 @@ def build_tokenizer(config: TokenizerConfig) -> Tokenizer:
         return SentencePieceTokenizer(config.model)
     return TikTokenizer(
         config.model,
-        vocab_size=config.vocab_size or _DEFAULT_TIK_VOCABULARY,
+        vocab_size=config.vocab_size or DEFAULT_TIK_VOCABULARY,
         pattern=config.tiktoken_pattern,
         num_special_tokens=config.tiktoken_num_special_tokens,
         special_tokens=config.tiktoken_special_tokens,

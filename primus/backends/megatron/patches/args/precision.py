@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from primus.backends.megatron.params import Derivation, Params, Problems, Rewrite, Rule
 
-__all__ = ["DERIVATIONS", "RULES", "grad_dtype", "loss_scale", "params_dtype", "scales_dynamically"]
+__all__ = ["DERIVATIONS", "RULES", "grad_dtype", "loss_scale", "params_dtype"]
 
 
 def params_dtype(p: Params) -> str:
@@ -29,11 +29,6 @@ def loss_scale(p: Params) -> float | None:
     return float(p["loss_scale"]) if p["loss_scale"] else None
 
 
-def scales_dynamically(p: Params) -> bool:
-    """Tell whether the dynamic loss scaler runs."""
-    return bool(p["fp16"]) and loss_scale(p) is None
-
-
 def fp16_lays_preset_bf16_aside(p: Params) -> Iterator[Rewrite]:
     """A preset's `bf16: true` gives way to the user's `fp16: true`."""
     if p["fp16"] and p["bf16"] and p.is_preset("bf16"):
@@ -43,7 +38,7 @@ def fp16_lays_preset_bf16_aside(p: Params) -> Iterator[Rewrite]:
 
 def dynamic_scaling_expects_overflow(p: Params) -> Iterator[Rewrite]:
     """Overflow is how the dynamic scale finds its level, so it is no reason to stop."""
-    if scales_dynamically(p) and p["check_for_nan_in_loss_and_grad"]:
+    if _scales_dynamically(p) and p["check_for_nan_in_loss_and_grad"]:
         key = "check_for_nan_in_loss_and_grad"
         notice = f"{p.where(key)} is switched off: the dynamic loss scale of fp16 skips such iterations."
         yield Rewrite(key=key, value=False, reason="fp16 scales dynamically", notice=notice)
@@ -65,7 +60,7 @@ def half_options_have_half_weights(p: Params) -> Problems:
 
 def scaler_is_consistent(p: Params) -> Problems:
     """The dynamic scale starts above its floor."""
-    if scales_dynamically(p) and not 0 < p["min_loss_scale"] <= p["initial_loss_scale"]:
+    if _scales_dynamically(p) and not 0 < p["min_loss_scale"] <= p["initial_loss_scale"]:
         yield f"{p.where('min_loss_scale')} must lie above 0 and not above {p.where('initial_loss_scale')}."
 
 
@@ -75,3 +70,8 @@ RULES: tuple[Rule, ...] = (
     half_options_have_half_weights,
     scaler_is_consistent,
 )
+
+
+def _scales_dynamically(p: Params) -> bool:
+    """Tell whether the dynamic loss scaler runs."""
+    return bool(p["fp16"]) and loss_scale(p) is None

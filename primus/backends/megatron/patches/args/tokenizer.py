@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from primus.backends.megatron.params import Derivation, Params, Problems, Rewrite, Rule, or_list
+from primus.engine.config.data import DEFAULT_TIK_VOCABULARY
 
 __all__ = ["DERIVATIONS", "NEEDS", "RULES", "SIZED", "tokenizer_model"]
 
@@ -16,7 +17,6 @@ NEEDS = {
 """Keys without which a kind cannot start; every other kind needs `tokenizer_model`."""
 SIZED = ("NullTokenizer", "TikTokenizer")
 """Kinds whose vocabulary has the size that the user gives."""
-_TIK_VOCABULARY = 131072
 _USUAL = ("HuggingFaceTokenizer", "SentencePieceTokenizer", "GPT2BPETokenizer", "TikTokenizer", "NullTokenizer")
 
 
@@ -32,8 +32,8 @@ def tokenizer_model(p: Params) -> str | None:
 def tiktoken_has_a_size(p: Params) -> Iterator[Rewrite]:
     """A TikTokenizer without `vocab_size` has the usual one."""
     if p["tokenizer_type"] == "TikTokenizer" and p["vocab_size"] is None:
-        notice = f"vocab_size is {_TIK_VOCABULARY}, the default of a TikTokenizer: set vocab_size for another one."
-        yield Rewrite(key="vocab_size", value=_TIK_VOCABULARY, reason="tokenizer_type is TikTokenizer", notice=notice)
+        notice = f"vocab_size is {DEFAULT_TIK_VOCABULARY}, the default of a TikTokenizer: set vocab_size for another one."
+        yield Rewrite(key="vocab_size", value=DEFAULT_TIK_VOCABULARY, reason="tokenizer_type is TikTokenizer", notice=notice)
 
 
 def tokenizer_is_chosen(p: Params) -> Problems:
