@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tokenizers import Tokenizer, models
 
 from primus.engine.config import TokenizerConfig
 from primus.engine.data.indexed import IndexedDataset
@@ -270,6 +271,16 @@ def test_what_the_tokenizer_refuses_is_reported_by_line(tmp_path: Path) -> None:
         prepare([str(tmp_path / "in.jsonl")], tmp_path / "out", NULL, ONE)
     assert "in.jsonl:2 cannot be tokenized: invalid literal" in str(caught.value)
     assert "in.jsonl:3 cannot be tokenized: ids reach from 99 to 99, the vocabulary from 0 to 98" in str(caught.value)
+
+
+def test_a_text_that_the_tokenizer_has_no_id_for_is_reported_by_line(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(models.WordLevel({"a": 0, "</s>": 1}, unk_token="[UNK]"))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
+    json_lines(tmp_path / "in.jsonl", ["a", "b", "a"])
+    config = TokenizerConfig(type="HuggingFaceTokenizer", model=str(tmp_path))
+    with pytest.raises(InputError, match=r"in\.jsonl:2 cannot be tokenized: WordLevel error: Missing \[UNK\] token"):
+        prepare([str(tmp_path / "in.jsonl")], tmp_path / "out", config, ONE)
 
 
 def test_half_a_surrogate_pair_is_a_broken_document(tmp_path: Path) -> None:

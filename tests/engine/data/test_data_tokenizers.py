@@ -101,6 +101,10 @@ def test_folders_that_cannot_serve_are_refused_with_a_reason(folder: Path, tmp_p
     (tmp_path / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
     with pytest.raises(InputError, match="names no eos_token of the vocabulary"):
         build_tokenizer(config)
+    for wrong in ("{", "[]", '{"eos_token": 3}', '{"eos_token": {}}'):
+        (tmp_path / "tokenizer_config.json").write_text(wrong)
+        with pytest.raises(InputError, match=r"tokenizer_config\.json cannot be read"):
+            build_tokenizer(config)
     with pytest.raises(InputError, match="tokenizer_model /nowhere/at/all is neither a folder with a tokenizer nor a hub id"):
         build_tokenizer(replace(config, model="/nowhere/at/all"))
     with pytest.raises(InputError, match="needs tokenizer_model"):
@@ -133,7 +137,7 @@ def test_gpt2_tables_open(folder: Path, tmp_path: Path) -> None:
     check_round_trip(tokenizer)
     same = build_tokenizer(TokenizerConfig(type="HuggingFaceTokenizer", model=str(folder)))
     assert tokenizer.tokenize(TEXT) == same.tokenize(TEXT)
-    with pytest.raises(InputError, match="merge_file is None; this tokenizer_type needs an existing file"):
+    with pytest.raises(InputError, match="tokenizer_type GPT2BPETokenizer needs merge_file, a file; set it"):
         build_tokenizer(replace(config, merge_file=None))
 
 
@@ -144,6 +148,23 @@ def test_word_pieces_open_with_their_sentinels(kind: str, tmp_path: Path) -> Non
     tokenizer = build_tokenizer(TokenizerConfig(type=kind, vocab_file=str(tmp_path / "vocab.txt"), vocab_extra_ids=2))
     assert (tokenizer.vocab_size, tokenizer.eod) == (11, 3)
     assert tokenizer.tokenize("The foxes") == [5 if kind == "BertWordPieceLowerCase" else 6, 7, 8]
+
+
+@pytest.mark.parametrize("kind", ["BertWordPieceLowerCase", "BertWordPieceCase"])
+def test_a_word_piece_vocabulary_that_cannot_serve_is_named(kind: str, tmp_path: Path) -> None:
+    config = TokenizerConfig(type=kind, vocab_file=str(tmp_path / "vocab.txt"))
+    with pytest.raises(InputError, match=r"^vocab_file .*/vocab\.txt: no such file$"):
+        build_tokenizer(config)
+    with pytest.raises(InputError, match=f"^tokenizer_type {kind} needs vocab_file, a file; set it$"):
+        build_tokenizer(replace(config, vocab_file=None))
+    for words, reason in (
+        ("the", "sep_token not found"),
+        ("[SEP] [UNK]", "cls_token not found"),
+        ("[SEP] [CLS]", r"\[UNK\], which"),
+    ):
+        (tmp_path / "vocab.txt").write_text("\n".join(words.split()))
+        with pytest.raises(InputError, match=rf"vocab\.txt is no WordPiece vocabulary \(.*\): {reason}"):
+            build_tokenizer(config)
 
 
 def tik_config(tmp_path: Path, **changes: Any) -> TokenizerConfig:
@@ -178,9 +199,10 @@ def test_tik_refuses_special_tokens_that_do_not_serve(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="tiktoken_num_special_tokens is 3; it must be at least the 7 special tokens"):
         build_tokenizer(tik_config(tmp_path, tiktoken_num_special_tokens=3))
     config = tik_config(tmp_path)
-    (tmp_path / "tik.json").write_text('[{"no": 1}]')
-    with pytest.raises(InputError, match="is not a list of rank, token_bytes and token_str"):
-        build_tokenizer(config)
+    for wrong in (b'[{"no": 1}]', b"{}", b"\xff", b'[{"token_bytes": "x", "rank": 0}]'):
+        (tmp_path / "tik.json").write_bytes(wrong)
+        with pytest.raises(InputError, match="is not a list of rank, token_bytes and token_str"):
+            build_tokenizer(config)
 
 
 def test_null_text_is_integers_and_the_end_is_one_more() -> None:
@@ -192,6 +214,9 @@ def test_null_text_is_integers_and_the_end_is_one_more() -> None:
         tokenizer.tokenize("3 64")
     with pytest.raises(InputError, match="needs vocab_size"):
         build_tokenizer(TokenizerConfig(type="NullTokenizer"))
+    for size in (0, -1):
+        with pytest.raises(InputError, match=f"vocab_size is {size}; tokenizer_type NullTokenizer needs at least one id"):
+            build_tokenizer(TokenizerConfig(type="NullTokenizer", vocab_size=size))
 
 
 def test_an_unknown_type_is_answered_with_all_that_exist() -> None:

@@ -83,7 +83,7 @@ def _tokenized(tokenizer: Tokenizer, documents: list[Document], part: Part) -> I
     try:
         yield from zip(documents, tokenizer.tokenize_many([document.text for document in documents]), strict=True)
         return
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # noqa: BLE001 - what the tokenizers library raises has no narrower type
         if len(documents) == 1:
             _note_broken(part, documents[0], f"cannot be tokenized: {error}")
             return

@@ -28,12 +28,14 @@ def build_tokenizer(config: TokenizerConfig) -> Tokenizer:
             raise InputError(
                 "tokenizer_type NullTokenizer needs vocab_size, the number of ids before its end-of-document token"
             )
+        if config.vocab_size < 1:
+            raise InputError(f"vocab_size is {config.vocab_size}; tokenizer_type NullTokenizer needs at least one id")
         return NullTokenizer(config.vocab_size)
     if kind == "GPT2BPETokenizer":
-        return open_gpt2_bpe(config.vocab_file, config.merge_file)
+        return open_gpt2_bpe(_given(config, "vocab_file"), _given(config, "merge_file"))
     if kind in ("BertWordPieceLowerCase", "BertWordPieceCase"):
         lower = kind == "BertWordPieceLowerCase"
-        return open_word_piece(config.vocab_file, lower_case=lower, extra_ids=config.vocab_extra_ids)
+        return open_word_piece(_given(config, "vocab_file"), lower_case=lower, extra_ids=config.vocab_extra_ids)
     if kind not in _HUGGING_FACE | _SENTENCE_PIECE | _OTHERS:
         known = ", ".join(sorted(_HUGGING_FACE | _SENTENCE_PIECE | _OTHERS))
         raise InputError(f"tokenizer_type {kind} is unknown; known are {known}")
@@ -50,3 +52,10 @@ def build_tokenizer(config: TokenizerConfig) -> Tokenizer:
         num_special_tokens=config.tiktoken_num_special_tokens,
         special_tokens=config.tiktoken_special_tokens,
     )
+
+
+def _given(config: TokenizerConfig, key: str) -> str:
+    value: str | None = getattr(config, key)
+    if value is None:
+        raise InputError(f"tokenizer_type {config.type} needs {key}, a file; set it")
+    return value

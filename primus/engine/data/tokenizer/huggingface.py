@@ -97,10 +97,13 @@ def _is_hub_reachable() -> bool:
 
 def _end_token(folder: Path, tokenizer: Any) -> int:
     file = folder / "tokenizer_config.json"
-    settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    token = settings.get("eos_token")
-    text = token["content"] if isinstance(token, dict) else token
-    found = None if text is None else tokenizer.token_to_id(text)
+    try:
+        settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        token = settings.get("eos_token")
+        text = token["content"] if isinstance(token, dict) else token
+        found = None if text is None else tokenizer.token_to_id(text)
+    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
+        raise InputError(f"tokenizer_model {folder}: tokenizer_config.json cannot be read: {error!r}") from error
     if found is None:
         raise InputError(f"tokenizer_model {folder}: tokenizer_config.json names no eos_token of the vocabulary ({text!r})")
     return int(found)

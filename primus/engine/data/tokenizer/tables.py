@@ -4,7 +4,6 @@ import base64
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from primus.engine.data.tokenizer.fast import FastTokenizer
 from primus.errors import InputError
@@ -22,7 +21,7 @@ _TIK_PATTERNS = {
 _TIK_SPECIALS = ("<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>")
 
 
-def open_gpt2_bpe(vocab_file: str | None, merge_file: str | None) -> FastTokenizer:
+def open_gpt2_bpe(vocab_file: str, merge_file: str) -> FastTokenizer:
     """Open GPT-2's byte-level BPE from `vocab_file` (JSON) and `merge_file`."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -33,17 +32,26 @@ def open_gpt2_bpe(vocab_file: str | None, merge_file: str | None) -> FastTokeniz
         raise InputError(f"vocab_file {vocab} and merge_file {merges} are no BPE tables: {error}") from error
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    return FastTokenizer(tokenizer, _id_of(tokenizer, "<|endoftext|>", "vocab_file", vocab))
+    end = tokenizer.token_to_id("<|endoftext|>")
+    if end is None:
+        raise InputError(f"vocab_file {vocab} has no <|endoftext|>, which ends documents")
+    return FastTokenizer(tokenizer, int(end))
 
 
-def open_word_piece(vocab_file: str | None, *, lower_case: bool, extra_ids: int) -> FastTokenizer:
+def open_word_piece(vocab_file: str, *, lower_case: bool, extra_ids: int) -> FastTokenizer:
     """Open BERT's WordPiece from `vocab_file`; documents end with [SEP]; sentinels `<extra_id_i>` are appended."""
     from tokenizers import AddedToken, BertWordPieceTokenizer
 
     vocab = _existing("vocab_file", vocab_file)
-    tokenizer = BertWordPieceTokenizer(str(vocab), lowercase=lower_case)._tokenizer
+    needs = f"vocab_file {vocab} is no WordPiece vocabulary (a piece a line, among them [UNK], [CLS] and [SEP])"
+    try:
+        tokenizer = BertWordPieceTokenizer(str(vocab), lowercase=lower_case)._tokenizer
+    except Exception as error:
+        raise InputError(f"{needs}: {error}") from error
+    if tokenizer.token_to_id("[UNK]") is None:
+        raise InputError(f"{needs}: [UNK], which stands for what it does not know, is not in it")
     tokenizer.add_special_tokens([AddedToken(f"<extra_id_{i}>", special=True) for i in range(extra_ids)])
-    return FastTokenizer(tokenizer, _id_of(tokenizer, "[SEP]", "vocab_file", vocab))
+    return FastTokenizer(tokenizer, int(tokenizer.token_to_id("[SEP]")))
 
 
 class TikTokenizer:
@@ -59,7 +67,7 @@ class TikTokenizer:
         try:
             rows = json.loads(file.read_text(encoding="utf-8"))[: vocab_size - num_special_tokens]
             ranks = {base64.b64decode(row["token_bytes"]): row["rank"] for row in rows}
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"tokenizer_model {file} is not a list of rank, token_bytes and token_str: {error!r}") from error
         self._shift, self._specials, self._size = num_special_tokens, specials, vocab_size
         self._encoding = tiktoken.Encoding(
@@ -100,14 +108,7 @@ def _specials(names: Sequence[str], count: int, vocab_size: int) -> list[str]:
     return [*names, *(f"<SPECIAL_{i}>" for i in range(len(names), count))]
 
 
-def _existing(key: str, file: str | None) -> Path:
-    if file is None or not Path(file).is_file():
-        raise InputError(f"{key} is {file}; this tokenizer_type needs an existing file there")
+def _existing(key: str, file: str) -> Path:
+    if not Path(file).is_file():
+        raise InputError(f"{key} {file}: no such file")
     return Path(file)
-
-
-def _id_of(tokenizer: Any, token: str, key: str, file: Path) -> int:
-    found = tokenizer.token_to_id(token)
-    if found is None:
-        raise InputError(f"{key} {file} has no {token}, which ends documents")
-    return int(found)
