@@ -45,6 +45,8 @@ def read_words(path: str) -> str:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise BlendError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BlendError(f"{path} is not text in UTF-8: {error.reason} at byte {error.start}") from error
 
 
 def read_split_lists(path: str) -> dict[str, Any]:

@@ -59,3 +59,10 @@ def test_a_file_of_split_lists_has_three_keys(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(BlendError, match=r"nope\.txt cannot be read: No such file"):
         read_words(str(tmp_path / "nope.txt"))
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "blend").write_bytes(b"caf\xe9")
+    for read in (read_words, read_split_lists):
+        with pytest.raises(BlendError, match=r"blend is not text in UTF-8: unexpected end of data at byte 3$"):
+            read(str(tmp_path / "blend"))
