@@ -6,8 +6,12 @@
 import logging
 import sys
 from pathlib import Path
+from typing import TextIO
 
-__all__ = ["configure", "level_number"]
+__all__ = ["FILE_ONLY", "configure"]
+
+FILE_ONLY = {"is_for_file_only": True}
+"""`extra` of a record that the console has been told in another way."""
 
 _LEVELS = {
     "TRACE": 5,
@@ -22,9 +26,12 @@ _LEVELS = {
 }
 
 
-def level_number(name: str) -> int:
-    """Return the numeric level of a sink level name such as `DEBUG` or `TRACE`; KeyError if there is none."""
-    return _LEVELS[name.upper()]
+class _Stderr(logging.StreamHandler[TextIO]):
+    """Writes to what `sys.stderr` is at the moment: a progress bar puts itself in its place, to stay below the lines."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.setStream(sys.stderr)
+        super().emit(record)
 
 
 def configure(*, console_level: str, file_level: str = "DEBUG", file: Path | None = None, prefix: str = "") -> None:
@@ -33,13 +40,14 @@ def configure(*, console_level: str, file_level: str = "DEBUG", file: Path | Non
     root.setLevel(_LEVELS["TRACE"])
     root.propagate = False
     root.handlers.clear()
-    console = logging.StreamHandler(sys.stderr)
-    console.setLevel(level_number(console_level))
+    console = _Stderr()
+    console.setLevel(_LEVELS[console_level.upper()])
+    console.addFilter(lambda record: not hasattr(record, "is_for_file_only"))
     console.setFormatter(logging.Formatter(f"{prefix}%(message)s"))
     root.addHandler(console)
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         sink = logging.FileHandler(file, encoding="utf-8")
-        sink.setLevel(level_number(file_level))
+        sink.setLevel(_LEVELS[file_level.upper()])
         sink.setFormatter(logging.Formatter("%(asctime)s %(levelname)-8s %(name)s: %(message)s"))
         root.addHandler(sink)

@@ -1,5 +1,6 @@
 """`Console` shows each record: a Rich progress bar on a terminal, one plain line otherwise."""
 
+import logging
 import sys
 import time
 from datetime import timedelta
@@ -8,13 +9,14 @@ from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from primus.engine.observe.sink import Record, Sink
+from primus.log import FILE_ONLY
 
 __all__ = ["Console", "line_of"]
 
+log = logging.getLogger(__name__)
+
 _FIELDS = (
     ("lm_loss", "lm loss", "{:.6E}"),
-    ("validation_loss", "validation loss", "{:.6E}"),
-    ("test_loss", "test loss", "{:.6E}"),
     ("learning_rate", "lr", "{:.3E}"),
     ("grad_norm", "grad norm", "{:.3f}"),
     ("loss_scale", "loss scale", "{:.1f}"),
@@ -30,7 +32,7 @@ def line_of(record: Record, *, with_throughput: bool) -> str:
     """Return the fields of a record that a reader wants in one line."""
     parts = [_field(record, *field) for field in _FIELDS if field[0] in record and _is_news(field[0], record)]
     if with_throughput and "tflops_per_device" in record:
-        parts.append(_field(record, "tflops_per_device", "TFLOP/s", "{:.3f}"))
+        parts.append(_field(record, "tflops_per_device", "TFLOP/s", "{:.3g}"))
     if record.get("skipped_iterations"):
         parts.append(f"skipped {record['skipped_iterations']}")
     if record.get("nan_iterations"):
@@ -39,10 +41,10 @@ def line_of(record: Record, *, with_throughput: bool) -> str:
 
 
 def _field(record: Record, key: str, name: str, form: str) -> str:
-    """Word a field; one that is averaged has its average in brackets."""
+    """Word a field, with its average where there is one."""
     average = record.get(f"{key}_average")
     text = f"{name} {form.format(record[key])}"
-    return text if average is None else f"{text} ({form.format(average)})"
+    return text if average is None else f"{text} (average {form.format(average)})"
 
 
 def _is_news(key: str, record: Record) -> bool:
@@ -63,19 +65,20 @@ class Console(Sink):
             self._task = self._progress.add_task("", total=total_iterations, completed=start_iteration)
 
     def write(self, record: Record) -> None:
+        if "lm_loss" not in record:
+            return  # evaluations after the last iteration, which were told when they were made
         iteration = int(record["iteration"])
-        eta = self._eta(iteration)
+        width, eta = len(str(self._total)), self._eta(iteration)
         text = line_of(record, with_throughput=self._with_throughput)
+        line = f"iteration {iteration:{width}d}/{self._total} | {text}"
+        log.info("%s", line, extra=FILE_ONLY)
         if self._progress is not None:
             description = f"{iteration}/{self._total} | {text} | ETA {eta}"
             # Not before: what fails until the first iteration is over leaves the terminal as it was.
             self._progress.start()
             self._progress.update(self._task, completed=iteration, description=description)
-            if "validation_loss" in record or "test_loss" in record:
-                self._progress.console.print(f"iteration {iteration} | {text}", highlight=False)
         else:
-            width = len(str(self._total))
-            sys.stderr.write(f"iteration {iteration:{width}d}/{self._total} | {text} | ETA {eta}\n")
+            sys.stderr.write(f"{line} | ETA {eta}\n")
             sys.stderr.flush()
 
     def close(self, *, failed: bool) -> None:

@@ -27,7 +27,11 @@ class Profiler:
     def is_wanted(cls, config: ProfilingConfig, rank: int) -> bool:
         """True if this rank is to be profiled."""
         chosen = not config.profile_ranks or rank in config.profile_ranks
-        return config.profile and config.use_pytorch_profiler and chosen
+        if not (config.profile and config.use_pytorch_profiler and chosen):
+            return False
+        if not _activities(config):
+            log.warning("nothing is profiled: disable_profiler_activity_cpu is true, and there is no accelerator")
+        return bool(_activities(config))
 
     def before_iteration(self, iteration: int) -> None:
         """Open or close the window; `iteration` is the one about to run, counted from 1."""
@@ -50,10 +54,15 @@ class Profiler:
         log.info("profiler trace written to %s", file)
 
     def _start(self) -> None:
-        activities = [torch.profiler.ProfilerActivity.CPU] if self._config.with_cpu else []
-        if torch.cuda.is_available():
-            activities.append(torch.profiler.ProfilerActivity.CUDA)
         self._active = torch.profiler.profile(
-            activities=activities, record_shapes=self._config.record_shapes, with_stack=self._config.with_stack
+            activities=_activities(self._config),
+            record_shapes=self._config.record_shapes,
+            with_stack=self._config.with_stack,
         )
         self._active.start()
+
+
+def _activities(config: ProfilingConfig) -> list[torch.profiler.ProfilerActivity]:
+    """Return what to record; torch would read an empty list as everything."""
+    kinds = torch.profiler.ProfilerActivity
+    return [kinds.CPU] * config.with_cpu + [kinds.CUDA] * torch.cuda.is_available()

@@ -1,17 +1,22 @@
 """Each sink keeps what a run tells it, under the documented names."""
 
 import json
+import logging
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
 
-from primus.engine.config import LoggerConfig
+from primus import log as logs
+from primus.engine.config import LoggerConfig, ProfilingConfig
 from primus.engine.observe.averages import BlockAverage
 from primus.engine.observe.console import Console, line_of
 from primus.engine.observe.metrics_file import MetricsFile, read_metrics
+from primus.engine.observe.profiler import Profiler
 from primus.engine.observe.report import main as report_main
 from primus.engine.observe.scalars import interval_scalars, step_scalars
 from primus.engine.observe.sink import Sink, close_all
@@ -100,10 +105,39 @@ def test_plain_console_line_names_what_a_reader_wants(capsys: pytest.CaptureFixt
         "lr 1.000E-04",
         "grad norm 0.500",
         "tokens/s 1,23",
-        "TFLOP/s",
+        "TFLOP/s 0.01",
         "ETA",
     ):
         assert part in line
+
+
+def test_the_ranks_log_has_the_iterations_and_the_console_has_each_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs.configure(console_level="INFO", file=tmp_path / "rank-0.log")
+    try:
+        sink = Console(total_iterations=10, start_iteration=0, with_throughput=True)
+        sink.write(RECORD)
+        sink.write({"iteration": 10, "consumed_samples": 80, "test_loss": 2.0})
+        logging.getLogger("primus.x").info("told to both")
+    finally:
+        for handler in list(logging.getLogger("primus").handlers):
+            logging.getLogger("primus").removeHandler(handler)
+            handler.close()
+        logging.getLogger("primus").propagate = True
+    iteration, told = capsys.readouterr().err.splitlines()
+    assert iteration.startswith("iteration  4/10 | lm loss 3.3")
+    assert told == "told to both"
+    lines = (tmp_path / "rank-0.log").read_text().splitlines()
+    assert ["iteration  4/10 | lm loss 3.3" in line for line in lines] == [True, False]
+
+
+def test_a_profiler_that_may_record_nothing_is_not_started(caplog: pytest.LogCaptureFixture) -> None:
+    config = ProfilingConfig(profile=True, use_pytorch_profiler=True)
+    assert Profiler.is_wanted(config, 0)
+    if not torch.cuda.is_available():
+        assert not Profiler.is_wanted(replace(config, with_cpu=False), 0)
+        assert "nothing is profiled" in caplog.text
 
 
 def test_throughput_is_shown_only_when_asked_for() -> None:
@@ -269,6 +303,6 @@ def test_averages_count_iterations_not_records() -> None:
     assert mixed["tokens_per_second_average"] == pytest.approx(1000 / 20.0)
 
 
-def test_console_shows_averages_in_brackets() -> None:
+def test_console_names_averages() -> None:
     record = RECORD | {"iteration_time_ms_average": 25.0, "tokens_per_second_average": 1000.0}
-    assert "ms/it 20.0 (25.0) | tokens/s 1,234 (1,000)" in line_of(record, with_throughput=True)
+    assert "ms/it 20.0 (average 25.0) | tokens/s 1,234 (average 1,000)" in line_of(record, with_throughput=True)

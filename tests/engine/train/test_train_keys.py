@@ -151,6 +151,13 @@ def test_evaluation_averages_over_tokens_and_does_not_depend_on_ranks(tmp_path: 
     assert two[1]["validation_loss"] == pytest.approx(one[1]["validation_loss"], rel=1e-6)
 
 
+def test_a_finished_run_that_is_started_again_has_nothing_to_evaluate(tmp_path: Path) -> None:
+    keys = {"train_iters": 2, "save": "ckpt", "eval_iters": 1, "eval_interval": 5, "auto_continue_train": True}
+    once = train(tmp_path, "run", keys)
+    assert [row["iteration"] for row in once] == [1, 2, 2]
+    assert train(tmp_path, "run", keys) == once
+
+
 def test_full_validation_walks_the_whole_set_each_time(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus", documents=40)
     data = {"mock_data": False, "data_path": str(corpus), "split": "70,30,0"}

@@ -49,7 +49,10 @@ class Evaluation(Callback):
     ) -> None:
         self._config, self._stages, self._mesh, self._logging = config, stages, mesh, logging
         self._validation, self._test = validation, test
-        self._validated_at = -1
+        self._started_at = self._validated_at = -1
+
+    def on_start(self, loop: Loop) -> None:
+        self._started_at = loop.state.iteration
 
     def after_step(self, loop: Loop, outcome: StepOutcome) -> None:
         interval = self._config.evaluation.eval_interval
@@ -57,8 +60,9 @@ class Evaluation(Callback):
             self._validate(loop)
 
     def on_end(self, loop: Loop) -> None:
-        """The final evaluations follow a completed run only: a run that was told to stop leaves at once."""
-        if not loop.is_complete:
+        """Evaluate a completed run once: one that was told to stop leaves at once, one that was complete before is not new."""
+        has_trained = loop.state.iteration > self._started_at
+        if not loop.is_complete or not (has_trained or self._config.skip_train):
             return
         if self._validated_at != loop.state.iteration:
             self._validate(loop)
