@@ -14,10 +14,10 @@ def check_output_prefix(prefix: Path) -> None:
     """Raise InputError if the two files of a dataset cannot be made under this prefix."""
     if prefix.name in ("", ".."):
         raise InputError(f"output prefix {prefix} is a folder; add the name of the dataset's files, for example data/text")
+    _check_parent(f"output prefix {prefix}", prefix.parent)
     for file in (Path(f"{prefix}.bin"), Path(f"{prefix}.idx")):
         if file.is_dir():
             raise InputError(f"output prefix {prefix}: {file} is a folder; choose another prefix")
-    _check_parent(f"output prefix {prefix}", prefix.parent)
 
 
 def check_output_folder(folder: Path) -> None:

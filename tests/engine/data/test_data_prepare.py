@@ -21,7 +21,7 @@ from primus.engine.config import TokenizerConfig
 from primus.engine.data.indexed import IndexedDataset
 from primus.engine.data.prepare import PrepareOptions, prepare, sources, train_tokenizer
 from primus.engine.data.prepare.parts import Parts
-from primus.engine.data.prepare.sources import LineCounter, cut_into_units, read_unit
+from primus.engine.data.prepare.sources import LineCounter, cut_into_units, find_files, read_unit
 from primus.engine.data.tokenizer import build_tokenizer
 from primus.errors import InputError
 
@@ -402,3 +402,16 @@ def test_workers_leave_when_their_main_process_is_killed(tmp_path: Path) -> None
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGKILL)
     pytest.fail("workers outlived their main process")
+
+
+@pytest.mark.parametrize(("name", "method"), [("shut", "iterdir"), ("shut/a.txt", "stat")])
+def test_input_in_a_folder_that_may_not_be_read_is_named(
+    name: str, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, **_: Any) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    (tmp_path / "shut").mkdir()
+    monkeypatch.setattr(Path, method, refuse)
+    with pytest.raises(InputError, match=rf"^input {tmp_path}/{name}: .* cannot be read: Permission denied$"):
+        find_files([str(tmp_path / name)])

@@ -236,3 +236,13 @@ def test_a_tokenizer_without_splits_is_not_truncated(tmp_path: Path) -> None:
     opened = build_tokenizer(TokenizerConfig(type="HuggingFaceTokenizer", model=str(tmp_path)))
     assert opened.tokenize("a b a b") == [0, 1, 0, 1]
     assert opened.tokenize_many(["a", "a b a"]) == [[0], [0, 1, 0]]
+
+
+def test_a_file_in_a_folder_that_may_not_be_entered_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, **_: Any) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    for kind in ("SentencePieceTokenizer", "TikTokenizer", "HuggingFaceTokenizer"):
+        with pytest.raises(InputError, match=rf"^tokenizer_type {kind}: shut/model\S* cannot be read: Permission denied$"):
+            build_tokenizer(TokenizerConfig(type=kind, model="shut/model"))

@@ -87,11 +87,11 @@ def prepare(
     """
     check_output_prefix(output_prefix)
     units = cut_into_units(find_files(inputs), text_lines=options.text_lines)
+    dtype = best_dtype(build_tokenizer(tokenizer).vocab_size)
     parts = Parts(output_prefix, units, tokenizer, append_eod=options.append_eod, json_key=options.json_key)
     existing = [f"{output_prefix}{suffix}" for suffix in (".bin", ".idx") if Path(f"{output_prefix}{suffix}").exists()]
     if existing and not options.overwrite and not parts.are_ours():
         raise InputError(f"{', '.join(existing)} exist already; choose another --output-prefix, or give --overwrite")
-    dtype = best_dtype(build_tokenizer(tokenizer).vocab_size)
     with writing(output_prefix):
         parts.open()
         work = Work(parts.folder, tokenizer, options.json_key, options.append_eod, dtype.str)

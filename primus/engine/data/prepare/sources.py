@@ -58,20 +58,29 @@ def find_files(inputs: Sequence[str]) -> list[Path]:
     """Return the files that the inputs name, in a fixed order; InputError for an input that names none."""
     files: dict[Path, None] = {}
     for name in inputs:
-        path = Path(name)
-        if path.is_dir():
-            found = sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
-        elif path.is_file():
-            found = [path]
-        else:
-            found = sorted(Path(p) for p in glob.glob(name, recursive=True) if Path(p).is_file())  # noqa: PTH207 - absolute globs
+        try:
+            found = _found(name)
+        except OSError as error:
+            raise InputError(f"input {name}: {error.filename} cannot be read: {error.strerror}") from error
         if not found:
             nothing = (
-                "the folder holds no file" if path.is_dir() else "there is no such file or folder, and no file fits the pattern"
+                "the folder holds no file"
+                if Path(name).is_dir()
+                else "there is no such file or folder, and no file fits the pattern"
             )
             raise InputError(f"input {name}: {nothing}")
         files |= dict.fromkeys(found)
     return list(files)
+
+
+def _found(name: str) -> list[Path]:
+    path = Path(name)
+    if path.is_dir():
+        list(path.iterdir())  # a folder that may not be read is not an empty one, as it is for rglob
+        return sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
+    if path.is_file():
+        return [path]
+    return sorted(Path(p) for p in glob.glob(name, recursive=True) if Path(p).is_file())  # noqa: PTH207 - absolute globs
 
 
 def cut_into_units(files: Sequence[Path], *, text_lines: bool = False) -> list[Unit]:

@@ -22,6 +22,13 @@ _OTHERS = {"NullTokenizer", "TikTokenizer", "GPT2BPETokenizer", "BertWordPieceLo
 
 def build_tokenizer(config: TokenizerConfig) -> Tokenizer:
     """Open the tokenizer; InputError says which file or name is wrong."""
+    try:
+        return _open(config)
+    except OSError as error:
+        raise InputError(f"tokenizer_type {config.type}: {error.filename} cannot be read: {error.strerror}") from error
+
+
+def _open(config: TokenizerConfig) -> Tokenizer:
     kind = config.type
     if kind == "NullTokenizer":
         if config.vocab_size is None:

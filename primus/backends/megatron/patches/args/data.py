@@ -1,5 +1,6 @@
 """Where tokens come from: one blend divided by `split`, one blend for each split, or mock documents."""
 
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -119,7 +120,7 @@ def blends_are_readable(p: Params) -> Problems:
 def prefixes_are_prefixes(p: Params) -> Problems:
     """A dataset goes by the name that its two files share, and weights come in pairs with prefixes."""
     for prefix, key in source_prefixes(p).items():
-        if Path(f"{prefix}.idx").exists():
+        if os.access(f"{prefix}.idx", os.F_OK):
             continue
         if prefix.endswith((".bin", ".idx")):
             yield f"{p.where(key)}: leave out the {prefix[-4:]} of {prefix}: a dataset is named by what its two files share."
