@@ -3,9 +3,11 @@
 - `main.py`: the `primus` command and its exit codes
 - `train.py`: `train pretrain | posttrain`
 - `pretrain.py`: what `train pretrain` does
+- `surroundings.py`: what a run reads and writes, looked at before it starts
 - `dry_run.py`: what `--dry-run` prints
-- `config/`: `config show | validate | explain | diff | coverage`
-- `data.py`: `data prepare | train-tokenizer`
+- `config/`: `config show | validate | explain | diff | coverage | docs`
+- `data.py`: `data prepare | train-tokenizer | merge | show`
+- `pipeline.py`: `pipeline show | plot | compare`
 - `generate.py`: `generate`, a sample from a checkpoint
 - `doors.py`: frameworks, their keys and builders
 - `words.py`: KEY=VALUE words beside options

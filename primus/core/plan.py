@@ -1,8 +1,8 @@
 """What a run will do, computed from its container without starting anything: `plan_of` is the name to use.
 
 Memory counts the large parts: weights, gradients, optimizer state, and the activations that the backward pass needs. The
-first three are exact; activations count each tensor kept for the backward once, and leave out what the allocator and the
-kernels hold for themselves.
+first three are exact but for the padding of gradient buckets; activations count each tensor kept for the backward once, and
+leave out what the allocator and the kernels hold for themselves.
 """
 
 from dataclasses import dataclass

@@ -7,6 +7,7 @@
 - `blends.py`: the grammar of data blends and splits
 - `announcements.py`: lines about values that change what a user probably means
 - `idle.py`: keys that cannot act, because others are off
+- `origins.py`: which key named a file or folder
 - `to_container.py`: where each container field comes from
 
 Nothing is re-exported: `primus config explain` needs the keys alone, at once.

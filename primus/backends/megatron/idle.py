@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from primus.backends.megatron.params import Notices, Params, Unreadable
+from primus.backends.megatron.patches.args.context import communication
 from primus.backends.megatron.patches.args.duration import counts_samples
 from primus.backends.megatron.patches.args.logging import tensorboard_folder
 from primus.backends.megatron.patches.args.positions import position_type
@@ -70,6 +71,14 @@ def _if(key: str, value: object, why: Why) -> Why:
 
 def _without_pipeline(p: Params) -> str | None:
     return p.where("pipeline_model_parallel_size") if p["pipeline_model_parallel_size"] == 1 else None
+
+
+def _without_context(p: Params) -> str | None:
+    return p.where("context_parallel_size") if p["context_parallel_size"] == 1 else None
+
+
+def _is_one_level(p: Params) -> str | None:
+    return None if "a2a+p2p" in communication(p) else p.where("cp_comm_type")
 
 
 def _without_checkpoint(p: Params) -> str | None:
@@ -212,6 +221,8 @@ _RANKS = (
     Idle(("ddp_pad_buckets_for_high_nccl_busbw",), _without("use_distributed_optimizer")),
     Idle(("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"), _without_pipeline),
     Idle(("allow_padding_num_layers", "use_tp_pp_dp_mapping"), _without_pipeline),
+    Idle(("cp_comm_type",), _without_context),
+    Idle(("hierarchical_context_parallel_sizes",), _first(_without_context, _is_one_level)),
     Idle(("overlap_p2p_comm",), _first(_without_pipeline, _under("patch_primus_pipeline"))),
     Idle(("pp_algorithm", "communication_method"), _without("patch_primus_pipeline")),
 )

@@ -17,6 +17,7 @@ MLFLOW: Values = {"disable_mlflow": False}
 TENSORBOARD: Values = {"disable_tensorboard": False}
 TRACE: Values = {"profile": True, "use_pytorch_profiler": True}
 PIPELINE: Values = {"pipeline_model_parallel_size": 2}
+CONTEXT: Values = {"context_parallel_size": 4, "cp_comm_type": "a2a+p2p"}
 PRIMUS_PIPELINE: Values = {**PIPELINE, "patch_primus_pipeline": True, "pp_algorithm": "1f1b"}
 OVERLAP: Values = {"overlap_grad_reduce": True}
 WSD: Values = {"lr_decay_style": "WSD", "lr_wsd_decay_iters": 2}
@@ -91,6 +92,9 @@ CASES: list[tuple[Values, Values, Values, str]] = [
             "use_tp_pp_dp_mapping",
         )
     ),
+    ({"cp_comm_type": "a2a"}, {}, {"context_parallel_size": 2}, "context_parallel_size"),
+    ({"hierarchical_context_parallel_sizes": [2, 2]}, {}, CONTEXT, "context_parallel_size"),
+    ({"hierarchical_context_parallel_sizes": [2, 2]}, {**CONTEXT, "cp_comm_type": "p2p"}, CONTEXT, "cp_comm_type"),
     ({"overlap_p2p_comm": False}, {}, PIPELINE, "pipeline_model_parallel_size"),
     ({"overlap_p2p_comm": False}, PRIMUS_PIPELINE, PIPELINE, "patch_primus_pipeline"),
     ({"pp_algorithm": "zero-bubble"}, PIPELINE, PRIMUS_PIPELINE, "patch_primus_pipeline"),
@@ -196,7 +200,7 @@ def notes_about(key: str, notices: list[str]) -> list[str]:
 
 
 def ranks_of(values: Values) -> int:
-    return int(values.get("pipeline_model_parallel_size", 1))
+    return int(values.get("pipeline_model_parallel_size", 1) * values.get("context_parallel_size", 1))
 
 
 @pytest.mark.parametrize(("chosen", "idle", "acting", "reason"), CASES, ids=lambda part: str(part)[:50])
