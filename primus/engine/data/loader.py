@@ -1,7 +1,7 @@
 """`Loader`: microbatches as tensors on the run's device, made ahead by `num_workers` processes.
 
 Workers ignore SIGTERM and SIGINT: a signal sent to the whole process group must leave them alive until the main process
-has finished its iteration and saved. They end when it ends. There
+has finished its iteration and saved. They end when it ends, also if it is killed. There
 are never more of them than cores.
 
 What is equal in all samples is made once and shared; for the rest, a worker sends one tensor.
@@ -30,6 +30,7 @@ from primus.cores import num_cores
 from primus.engine.config import DatasetConfig
 from primus.engine.data.gpt_dataset import SampleRules
 from primus.engine.data.samplers import PADDING, Sampling, cyclic, sequential, whole
+from primus.engine.lifeline import end_with_parent
 from primus.errors import InputError
 
 __all__ = ["Batch", "Loader"]
@@ -125,7 +126,7 @@ class Loader:
             num_workers=workers,
             collate_fn=partial(_collate, dataset.rules),
             pin_memory=device.type == "cuda",
-            worker_init_fn=partial(_start_worker, _process_end(context)) if workers else None,
+            worker_init_fn=partial(_start_worker, _process_end(context), os.getpid()) if workers else None,
             persistent_workers=workers > 0,
             multiprocessing_context=context if workers else None,
             # A generator of its own: the loader draws a seed when it starts, which must not move the run's random streams.
@@ -198,7 +199,10 @@ def _process_end(context: Any) -> Any:
     return ending
 
 
-def _start_worker(main_is_ending: Any, _number: int) -> None:
+def _start_worker(main_is_ending: Any, main: int, _number: int) -> None:
+    # torch's own watch takes whoever is the parent when it starts, also what adopted a worker whose main process was killed.
+    end_with_parent(main)
+
     def leave_with_main(_signal: int, _frame: FrameType | None) -> None:
         # Python ends what is left of its children with SIGTERM and waits for them.
         if main_is_ending.value:

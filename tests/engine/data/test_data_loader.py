@@ -3,9 +3,11 @@
 import multiprocessing
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
@@ -149,3 +151,32 @@ def test_what_a_sample_holds_wrongly_is_told_without_a_workers_traceback(workers
         texts(stream, 50)
     message = r"document \d+ of dataset mock data holds the id 99, but the tokenizer has 99 ids, from 0 on: .*"
     assert re.fullmatch(message, str(caught.value))
+
+
+def test_a_worker_does_not_outlive_a_killed_main_process() -> None:
+    fork = multiprocessing.get_context("fork")
+    ending = fork.RawValue("b", 0)
+    read, write = os.pipe()
+
+    def work(main: int) -> None:
+        loader_module._start_worker(ending, main, 0)
+        os.write(write, b"r")
+        time.sleep(60)
+
+    def be_killed() -> None:
+        fork.Process(target=work, args=(os.getpid(),)).start()
+        time.sleep(60)
+
+    late = fork.Process(target=work, args=(os.getppid(),))
+    late.start()
+    late.join(10)
+    assert late.exitcode == -signal.SIGKILL
+    main = fork.Process(target=be_killed)
+    main.start()
+    os.close(write)
+    assert os.read(read, 2) == b"r"
+    main.kill()
+    main.join()
+    assert select.select([read], [], [], 10)[0], "the worker holds the pipe open"
+    assert os.read(read, 1) == b""
+    os.close(read)
