@@ -63,9 +63,9 @@ class SampleRules:
         """Return what depends on the tokens of this sample."""
         own: Sample = {}
         if self.eod_mask_loss:
-            own["loss_mask"] = masks.loss_mask(tokens, self.eod, eod_mask_loss=True)
+            own["loss_mask"] = masks.loss_mask(tokens, self.eod)
         if self.reset_position_ids:
-            own["position_ids"] = masks.position_ids(tokens, self.eod, reset=True)
+            own["position_ids"] = masks.position_ids(tokens, self.eod)
         if self.with_attention_mask:
             own["attention_mask"] = masks.attention_mask(tokens, self.eod, reset=self.reset_attention_mask)
         return own

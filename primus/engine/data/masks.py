@@ -14,15 +14,14 @@ __all__ = ["attention_mask", "loss_mask", "position_ids"]
 Tokens = NDArray[Any]
 
 
-def loss_mask(tokens: Tokens, eod: int, *, eod_mask_loss: bool) -> NDArray[np.float32]:
+def loss_mask(tokens: Tokens, eod: int) -> NDArray[np.float32]:
     """Return 1.0 where the prediction made from this token counts."""
-    return (tokens != eod).astype(np.float32) if eod_mask_loss else np.ones(len(tokens), np.float32)
+    return (tokens != eod).astype(np.float32)
 
 
-def position_ids(tokens: Tokens, eod: int, *, reset: bool) -> NDArray[np.int64]:
-    """Return the position of each token, in the sample or in its document."""
-    positions = np.arange(len(tokens), dtype=np.int64)
-    return positions - _starts(tokens, eod) if reset else positions
+def position_ids(tokens: Tokens, eod: int) -> NDArray[np.int64]:
+    """Return the position of each token in its document."""
+    return np.arange(len(tokens), dtype=np.int64) - _starts(tokens, eod)
 
 
 def attention_mask(tokens: Tokens, eod: int, *, reset: bool) -> NDArray[np.bool_]:

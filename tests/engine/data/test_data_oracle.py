@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from primus.engine.config import Blend, DatasetConfig
-from primus.engine.data import masks
 from primus.engine.data.blended import BlendedDataset
 from primus.engine.data.datasets import build_datasets
 from primus.engine.data.gpt_dataset import GPTDataset, SampleRules
@@ -92,12 +91,19 @@ def test_masks_equal_megatron_core_under_all_flags() -> None:
     for flags in REFERENCE["mask_function"]["combinations"]:
         for key in {name.split("/")[0] for name in arrays if name.split("/")[0].endswith(flags["key"].split("_")[1])}:
             tokens = arrays[f"{key}/tokens"]
-            loss = masks.loss_mask(tokens, EOD, eod_mask_loss=flags["eod_mask_loss"])
-            np.testing.assert_array_equal(loss, arrays[f"{key}/loss_mask"])
-            positions = masks.position_ids(tokens, EOD, reset=flags["reset_position_ids"])
-            np.testing.assert_array_equal(positions, arrays[f"{key}/position_ids"])
-            blocked = masks.attention_mask(tokens, EOD, reset=flags["reset_attention_mask"])
-            np.testing.assert_array_equal(blocked, arrays[f"{key}/attention_mask_blocked"] != 0)
+            rules = SampleRules(
+                seq_length=len(tokens),
+                seed=0,
+                eod=EOD,
+                eod_mask_loss=flags["eod_mask_loss"],
+                reset_position_ids=flags["reset_position_ids"],
+                reset_attention_mask=flags["reset_attention_mask"],
+                with_attention_mask=True,
+            )
+            made = rules.constants() | rules.masks(tokens)
+            np.testing.assert_array_equal(made["loss_mask"], arrays[f"{key}/loss_mask"])
+            np.testing.assert_array_equal(made["position_ids"], arrays[f"{key}/position_ids"])
+            np.testing.assert_array_equal(made["attention_mask"], arrays[f"{key}/attention_mask_blocked"] != 0)
 
 
 @pytest.mark.parametrize("name", ["corpus_a", "corpus_b", "corpus_c"])
