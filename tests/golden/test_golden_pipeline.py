@@ -1,13 +1,17 @@
 """Pipelines: every schedule, placement and mixture with other parallelism trains to the losses of one process, in float64."""
 
+import json
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import train
+from ranks import run_ranks
+from runs import build_container, train
 
 from primus.engine.config import ConfigContainer
+from primus.engine.train.pretrain import pretrain
 
 DEEP = {"num_layers": 4}
 FOLD = {"num_layers": 4, "patch_primus_pipeline": True}
@@ -24,6 +28,21 @@ SCHEDULES: dict[str, dict[str, Any]] = {
     "zbv": {**FOLD, "pp_algorithm": "zbv-formatted"},
     "v-half": {**FOLD, "pp_algorithm": "v-half"},
     "v-min": {**FOLD, "pp_algorithm": "v-min"},
+    "zb-v": {**DEEP, "patch_zero_bubble": True, "zero_bubble_v_schedule": True, "zero_bubble_v_schedule_mem_setup": "zb"},
+    "zb-1f1b": {**DEEP, "patch_zero_bubble": True, "enable_zero_bubble": False},
+    "zb-timed": {
+        **DEEP,
+        "patch_zero_bubble": True,
+        "zero_bubble_pipeline_timers_start_iter": 2,
+        "zero_bubble_pipeline_timers_end_iter": 3,
+    },
+    "zb2p-timed": {
+        **DEEP,
+        "patch_zero_bubble": True,
+        "zero_bubble_pipeline_timers_start_iter": 1,
+        "zero_bubble_pipeline_timers_end_iter": 1,
+        "zero_bubble_max_pending_backward": 4,
+    },
 }
 PLACEMENTS: dict[str, dict[str, Any]] = {
     "padded": {"num_layers": 3},
@@ -87,6 +106,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "tensor": {"tensor_model_parallel_size": 2},
     "tensor-sequence": {"tensor_model_parallel_size": 2, "sequence_parallel": True},
     "waiting": {"overlap_p2p_comm": False, "communication_method": "batch_p2p"},
+    "whole-messages": {"tensor_model_parallel_size": 2, "scatter_gather_tensors_in_pipeline": False},
+    "knocking": {"pre_communication_optimization": True},
     "other-order": {"use_tp_pp_dp_mapping": True},
     "per-token": {"calculate_per_token_loss": True},
 }
@@ -105,3 +126,62 @@ def test_four_ranks_deep(tmp_path: Path, schedule: str) -> None:
     if schedule == "interleaved-by-size":
         keys["num_layers_per_virtual_pipeline_stage"] = 1
     assert_as_alone(tmp_path, keys, 4, pipeline_model_parallel_size=4)
+
+
+def test_a_warm_up_changes_nothing(tmp_path: Path) -> None:
+    """Not even dropout, which draws from the same generators."""
+    keys = {**VIRTUAL, "pipeline_model_parallel_size": 2, "hidden_dropout": 0.1, "attention_dropout": 0.1}
+    assert losses(tmp_path, "warm", {**keys, "pp_warmup": True}, 2) == losses(tmp_path, "cold", keys, 2)
+
+
+def test_times_of_every_operation_are_written(tmp_path: Path) -> None:
+    keys = {**FOLD, "pp_algorithm": "v-half", "pipeline_model_parallel_size": 2, "dump_pp_data": True, "train_iters": 2}
+    train(tmp_path, "run", keys, ranks=4)
+    folder = tmp_path / "g" / "u" / "run" / "pp_data"
+    facts = json.loads((folder / "config.json").read_text())
+    assert facts == {
+        "world_size": 4,
+        "dp_size": 2,
+        "tp_size": 1,
+        "ep_size": 1,
+        "pp_size": 2,
+        "vp_size": 2,
+        "num_mbs": 4,
+        "train_iters": 2,
+    }
+    assert {file.name for file in folder.glob("pp_rank_*")} == {"pp_rank_0.json", "pp_rank_2.json"}
+    for file in folder.glob("pp_rank_*"):
+        steps = json.loads(file.read_text())
+        assert list(steps) == ["1", "2"]
+        for name in ("fwd", "bwd", "wgrad"):
+            units = sorted(zip(steps["2"][f"{name}_minibatch"], steps["2"][f"{name}_chunk"], strict=True))
+            assert units == [(m, chunk) for m in range(4) for chunk in range(2)]
+            spans = zip(steps["2"][f"{name}_start"], steps["2"][f"{name}_end"], strict=True)
+            assert all(0 <= start < end <= steps["2"]["total"] for start, end in spans)
+
+
+def test_the_table_is_printed_once(tmp_path: Path) -> None:
+    first, second = said(tmp_path, {**DEEP, "debug_scheduler_table": True})
+    assert first.count("(F|0|0) (B|0|0)") == 1
+    assert "(F|0|0)" not in second
+
+
+def test_the_schedule_made_from_times_is_said(tmp_path: Path) -> None:
+    assert "the schedule is made anew from steps 1 to 1" in said(tmp_path, SCHEDULES["zb2p-timed"])[0]
+
+
+def said(folder: Path, keys: dict[str, Any]) -> list[str]:
+    """Return what each of two ranks logs."""
+    container = build_container(folder, "run", 2, {**keys, "pipeline_model_parallel_size": 2})
+    return run_ranks(_logged, 2, container)
+
+
+def _logged(_rank: int, container: ConfigContainer) -> str:
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("primus")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    pretrain(container, process_start=0.0)
+    return "\n".join(lines)

@@ -21,6 +21,7 @@ from primus.backends.megatron.patches.args import (
     precision,
     recompute,
     schedule,
+    zero_bubble,
 )
 from primus.backends.megatron.patches.args.tokenizer import SIZED, tokenizer_model
 from primus.core.keys import Key
@@ -116,7 +117,9 @@ _MODEL: dict[str, Quantity] = {
     "model.pipeline.num_chunks": pipeline.num_chunks,
     "model.pipeline.layers_per_stage": pipeline.layers_per_stage,
     "model.pipeline.communication_method": pipeline.communication_method,
-    "model.pipeline.max_memory": lambda p: pipeline.per_rank(p, "pp_max_mem"),
+    "model.pipeline.max_memory": lambda p: pipeline.per_rank(p, "pp_max_mem") or zero_bubble.initial_memory(p),
+    "model.pipeline.timed_steps": zero_bubble.timed_steps,
+    "model.pipeline.max_pending_backward": zero_bubble.max_pending,
     "model.pipeline.cost_forward": lambda p: pipeline.per_rank(p, "pp_cost_f"),
     "model.pipeline.cost_input_grad": lambda p: pipeline.per_rank(p, "pp_cost_b"),
     "model.pipeline.cost_weight_grad": lambda p: pipeline.per_rank(p, "pp_cost_w"),

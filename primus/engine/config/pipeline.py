@@ -46,6 +46,23 @@ class PipelineConfig:
     cost_weight_grad: tuple[float, ...] | None = None
     """Heuristic: time of a weight gradient on each rank (`pp_cost_w`)."""
 
+    timed_steps: tuple[int, int] | None = None
+    """Heuristic: first and last step that is timed; the schedule is then made anew from the times. None: it stays."""
+    max_pending_backward: int | None = None
+    """After timing: microbatches of the heavier of the first two stages that each rank may hold; None: what memory allows."""
+    memory_percentile: int = 85
+    """Of the device's memory, for what memory allows."""
+    pre_communication: bool = False
+    """One element travels ahead of each message (`pre_communication_optimization`)."""
+    scatter_gather: bool = True
+    """Tensor-parallel ranks send a share of a message each, and gather it (`scatter_gather_tensors_in_pipeline`)."""
+    debug_scheduler_table: bool = False
+    """Print the schedule once."""
+    warmup: bool = False
+    """Run every chunk once before the first step, on made-up input (`pp_warmup`)."""
+    dump_times: bool = False
+    """Keep start and end of every operation and write them at the end (`dump_pp_data`)."""
+
     @property
     def placement(self) -> Placement:
         """Which chunk is which stage."""

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from primus.engine.parallel.collectives import gather_sequence, own_part
 from primus.engine.parallel.mesh import Group, Mesh
 from primus.engine.pipeline.schedules import Message
 
@@ -23,17 +24,32 @@ class _Channel:
     def __init__(self, messages: Sequence[Message]) -> None:
         self.awaited = deque(messages)
         """Not asked for yet."""
-        self.posted: deque[tuple[Message, Tensor, dist.Work]] = deque()
-        """Under way."""
+        self.posted: deque[tuple[Message, list[tuple[Tensor, dist.Work]]]] = deque()
+        """Under way: what comes ahead of the message, and the message."""
         self.arrived: dict[Message, Tensor] = {}
 
 
 class Links:
     """Sends and receives hidden states and their gradients, all of one shape and dtype."""
 
-    def __init__(self, mesh: Mesh, shape: Sequence[int], dtype: torch.dtype, *, posts_ahead: bool) -> None:
-        """`posts_ahead` asks for a channel's next message while the present one is worked on."""
-        self._mesh, self._shape, self._dtype, self._posts_ahead = mesh, tuple(shape), dtype, posts_ahead
+    def __init__(
+        self,
+        mesh: Mesh,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        *,
+        posts_ahead: bool,
+        scatters: bool = False,
+        knocks: bool = False,
+    ) -> None:
+        """`posts_ahead` asks for a channel's next message while the present one is worked on.
+
+        `scatters`: tensor-parallel ranks, who hold one and the same message, send a share each and gather it. `knocks`: one
+        element goes ahead of each message, to wake the link.
+        """
+        self._mesh, self._dtype, self._posts_ahead = mesh, dtype, posts_ahead
+        self._scatters, self._knocks = scatters and mesh.tp.size > 1 and shape[0] % mesh.tp.size == 0, knocks
+        self._shape = (shape[0] // mesh.tp.size, *shape[1:]) if self._scatters else tuple(shape)
         self._channels: dict[int, _Channel] = {}
         self._sent: deque[tuple[Tensor, dist.Work]] = deque()
 
@@ -50,19 +66,23 @@ class Links:
         while message not in channel.arrived:
             if not channel.posted:
                 self._post(source)
-            label, buffer, work = channel.posted.popleft()
-            work.wait()
-            channel.arrived[label] = buffer
+            label, parts = channel.posted.popleft()
+            for _, work in parts:
+                work.wait()
+            channel.arrived[label] = parts[-1][0]
             if self._posts_ahead:
                 self._post(source)
-        return channel.arrived.pop(message)
+        arrived = channel.arrived.pop(message)
+        return gather_sequence(arrived, self._mesh.tp) if self._scatters else arrived
 
     def give(self, x: Tensor, target: int) -> None:
         """Send to a pipeline rank; nobody waits."""
         group, index = self._group(self._mesh.pp.index, target), self._mesh.pp.ranks[target]
-        work = dist.isend(x.contiguous(), index, group=group.handle)
-        assert work is not None, "this rank is in the group"
-        self._sent.append((x, work))
+        share = own_part(x, self._mesh.tp) if self._scatters else x
+        for part in ([share.new_zeros(1)] if self._knocks else []) + [share.contiguous()]:
+            work = dist.isend(part, index, group=group.handle)
+            assert work is not None, "this rank is in the group"
+            self._sent.append((part, work))
         while self._sent and self._sent[0][1].is_completed():
             self._sent.popleft()
 
@@ -74,11 +94,14 @@ class Links:
     def _post(self, source: int) -> None:
         channel = self._channels[source]
         if channel.awaited:
-            buffer = torch.empty(self._shape, dtype=self._dtype, device=self._mesh.device)
             group, index = self._group(source, self._mesh.pp.index), self._mesh.pp.ranks[source]
-            work = dist.irecv(buffer, index, group=group.handle)
-            assert work is not None, "this rank is in the group"
-            channel.posted.append((channel.awaited.popleft(), buffer, work))
+            parts = []
+            for shape in ([(1,)] if self._knocks else []) + [self._shape]:
+                buffer = torch.empty(shape, dtype=self._dtype, device=self._mesh.device)
+                work = dist.irecv(buffer, index, group=group.handle)
+                assert work is not None, "this rank is in the group"
+                parts.append((buffer, work))
+            channel.posted.append((channel.awaited.popleft(), parts))
 
     def _group(self, source: int, target: int) -> Group:
         return self._mesh.pp if source < target else self._mesh.pp_down

@@ -15,10 +15,13 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from primus.engine.pipeline.links import Links
 from primus.engine.pipeline.schedules import Message, Op, RankPlan, Task
 
-__all__ = ["Gradients", "execute"]
+__all__ = ["Around", "Forward", "Gradients", "execute"]
 
 Forward = Callable[[Op, Tensor | None], Tensor]
 """Runs an operation's chunk on hidden states (None: the data) and returns hidden states, or the scalar to differentiate."""
+
+
+Around = Callable[[Op], AbstractContextManager[None]]
 
 
 class Gradients(Protocol):
@@ -34,11 +37,21 @@ class Gradients(Protocol):
         """Compute the weight gradients set aside under `key`."""
 
 
-def execute(plan: RankPlan, *, forward: Forward, gradients: Gradients | None, links: Links | None) -> None:
-    """Run the tasks in order. `gradients` is needed for backwards, `links` where the model has other ranks."""
+def execute(
+    plan: RankPlan,
+    *,
+    forward: Forward,
+    gradients: Gradients | None = None,
+    links: Links | None = None,
+    around: Around | None = None,
+) -> None:
+    """Run the tasks in order. `gradients` is needed for backwards, `links` where the model has other ranks.
+
+    `around` surrounds the work of each operation, without the waiting for its input.
+    """
     if links is not None:
         links.begin(plan.incoming)
-    _Step(plan, forward, gradients, links).run()
+    _Step(plan, forward, gradients, links, around or (lambda _: nullcontext())).run()
     if links is not None:
         links.end()
 
@@ -46,8 +59,10 @@ def execute(plan: RankPlan, *, forward: Forward, gradients: Gradients | None, li
 class _Step:
     """A step on its way."""
 
-    def __init__(self, plan: RankPlan, forward: Forward, gradients: Gradients | None, links: Links | None) -> None:
-        self._plan, self._forward, self._gradients, self._links = plan, forward, gradients, links
+    def __init__(
+        self, plan: RankPlan, forward: Forward, gradients: Gradients | None, links: Links | None, around: Around
+    ) -> None:
+        self._plan, self._forward, self._gradients, self._links, self._around = plan, forward, gradients, links, around
         self._alive: dict[Op, tuple[Tensor | None, Tensor | GradientEdge]] = {}
         self._own: dict[Message, Tensor] = {}
         """Messages from one chunk of this rank to another."""
@@ -67,13 +82,14 @@ class _Step:
 
     def _run(self, task: Task) -> Tensor | None:
         given = self._take(task)
-        if task.op.kind == "F":
-            return self._run_forward(task, given)
-        assert self._gradients is not None
-        with nullcontext() if task.is_last else self._gradients.no_sync():
-            if task.op.kind == "B":
-                return self._run_backward(task, given, self._gradients)
-            self._gradients.compute_deferred(_unit(task.op))
+        with self._around(task.op):
+            if task.op.kind == "F":
+                return self._run_forward(task, given)
+            assert self._gradients is not None
+            with nullcontext() if task.is_last else self._gradients.no_sync():
+                if task.op.kind == "B":
+                    return self._run_backward(task, given, self._gradients)
+                self._gradients.compute_deferred(_unit(task.op))
         return None
 
     def _take(self, task: Task) -> Tensor | None:

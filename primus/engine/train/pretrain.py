@@ -33,6 +33,7 @@ from primus.engine.train.assemble import Parts, Trainer, assemble
 from primus.engine.train.callbacks.collection import GarbageCollection
 from primus.engine.train.callbacks.evaluation import Evaluation
 from primus.engine.train.callbacks.logging import Logging
+from primus.engine.train.callbacks.pipeline_times import PipelineTimes
 from primus.engine.train.callbacks.profiling import Profiling
 from primus.engine.train.callbacks.saving import Saving
 from primus.engine.train.callbacks.stop import Stopping
@@ -41,6 +42,7 @@ from primus.engine.train.feeds import Feeds, Sources
 from primus.engine.train.loop import Callback, Loop
 from primus.engine.train.stages import Stages
 from primus.engine.train.step import TrainStep
+from primus.engine.train.warmup import warm_up
 from primus.errors import InputError
 from primus.run_config import accept_config
 
@@ -118,7 +120,7 @@ def build_loop(parts: Parts, feeds: Feeds, plan: BatchPlan, process_start: float
     config, mesh = parts.config, parts.mesh
     train = config.train
     trace = Trace(config.logger.timing_log_level)
-    stages = Stages(parts.chunks, build_pipeline(config, mesh), mesh.cp, trace)
+    stages = _stages(parts, trace)
     sinks = _sinks(parts) if mesh.rank == 0 else []
     timers = TimerReport(mesh.world, config.logger.timing_log_option, level=config.logger.timing_log_level)
     logging_ = Logging(config.logger, mesh, seq_length=config.model.seq_length, sinks=sinks, timers=timers)
@@ -133,6 +135,8 @@ def build_loop(parts: Parts, feeds: Feeds, plan: BatchPlan, process_start: float
     callbacks: list[Callback] = []
     if Profiler.is_wanted(config.profiling, mesh.rank):
         callbacks.append(Profiling(_profiler(parts)))
+    if config.model.pipeline.dump_times and mesh.pp.size > 1 and mesh.coordinates.dp == 0:
+        callbacks.append(PipelineTimes(config, stages.pipeline, mesh))
     if train.manual_gc:
         callbacks.append(GarbageCollection(train))
     callbacks += [evaluation, logging_, Stopping(train, mesh, process_start=process_start)]
@@ -155,6 +159,15 @@ def build_loop(parts: Parts, feeds: Feeds, plan: BatchPlan, process_start: float
         callbacks=callbacks,
         trace=trace,
     )
+
+
+def _stages(parts: Parts, trace: Trace) -> Stages:
+    config, mesh = parts.config, parts.mesh
+    weights = {parameter.untyped_storage().data_ptr() for chunk in parts.chunks for parameter in chunk.parameters()}
+    stages = Stages(parts.chunks, build_pipeline(config, mesh, weights, trace.wait), mesh.cp, trace)
+    if config.model.pipeline.warmup and mesh.pp.size > 1 and parts.trainer is not None:
+        warm_up(stages, parts.trainer.buffers, config, mesh, parts.streams)
+    return stages
 
 
 def _step(parts: Parts, trainer: Trainer, stages: Stages, trace: Trace) -> TrainStep:

@@ -19,26 +19,28 @@ OnLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Gets a microbatch's sum of losses over this rank's unmasked tokens, their number, and their number in the whole sequences;
 returns what to differentiate."""
 
+_SPANS = {"F": "forward-compute", "B": "backward-compute", "W": "weight-gradient-compute"}
+
 
 class Stages:
     """The model as far as this rank holds it."""
 
     def __init__(self, chunks: Sequence[GPTModel], pipeline: Pipeline, cp: Group, trace: Trace) -> None:
-        self.chunks = tuple(chunks)
-        self._pipeline, self._cp, self._trace = pipeline, cp, trace
+        self.chunks, self.pipeline = tuple(chunks), pipeline
+        self._cp, self._trace = cp, trace
 
     def train(self, batches: Iterator[Batch], num_microbatches: int, on_loss: OnLoss, gradients: Gradients) -> None:
         """Run forwards and backwards of the next microbatches; `on_loss` is called where the last stage is."""
         for chunk in self.chunks:
             chunk.train()
         forward = _Forward(self.chunks, batches, on_loss, self._cp, self._trace)
-        self._pipeline.train(num_microbatches, forward, gradients)
+        self.pipeline.train(num_microbatches, forward, gradients, lambda op: self._trace.span(_SPANS[op.kind], 2))
 
     def evaluate(self, batches: Iterator[Batch], num_microbatches: int, on_loss: OnLoss) -> None:
         """Run forwards of the next microbatches without dropout; the caller switches gradients off."""
         for chunk in self.chunks:
             chunk.eval()
-        self._pipeline.evaluate(num_microbatches, _Forward(self.chunks, batches, on_loss, self._cp, self._trace))
+        self.pipeline.evaluate(num_microbatches, _Forward(self.chunks, batches, on_loss, self._cp, self._trace))
 
 
 class _Forward:
@@ -54,15 +56,14 @@ class _Forward:
         with self._trace.span("batch-generator", 2):
             batch = self._take(op.microbatch)
         chunk = self._chunks[op.chunk]
-        with self._trace.span("forward-compute", 2):
-            tokens, positions, labels, loss_mask = (
-                own_slice(x, self._cp.size, self._cp.index, 1)
-                for x in (batch.tokens, batch.position_ids, batch.labels, batch.loss_mask)
-            )
-            made: Tensor = chunk(tokens, positions, batch.attention_mask, labels, loss_mask, hidden_SBH=hidden)
-            if chunk.output_layer is None:
-                return made
-            return self._on_loss(made, loss_mask.sum(dtype=made.dtype), batch.loss_mask.sum(dtype=made.dtype))
+        tokens, positions, labels, loss_mask = (
+            own_slice(x, self._cp.size, self._cp.index, 1)
+            for x in (batch.tokens, batch.position_ids, batch.labels, batch.loss_mask)
+        )
+        made: Tensor = chunk(tokens, positions, batch.attention_mask, labels, loss_mask, hidden_SBH=hidden)
+        if chunk.output_layer is None:
+            return made
+        return self._on_loss(made, loss_mask.sum(dtype=made.dtype), batch.loss_mask.sum(dtype=made.dtype))
 
     def _take(self, microbatch: int) -> Batch:
         while self._next <= microbatch:

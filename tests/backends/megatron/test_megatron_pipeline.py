@@ -93,6 +93,31 @@ def test_costs_and_memory_are_spread_over_the_ranks(build: Any) -> None:
     assert (pipeline.cost_forward, pipeline.cost_input_grad, pipeline.cost_weight_grad) == ((1, 2), (2.5, 2.5), (1, 1))
 
 
+ZERO = {"patch_zero_bubble": True, "pipeline_model_parallel_size": 2}
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({}, ("zero-bubble-heuristic", 1, (2.0, 2.0), (100, 110), None)),
+        ({"zero_bubble_max_pending_backward": 4}, ("zero-bubble-heuristic", 1, (2.0, 2.0), (100, 110), 4)),
+        ({"enable_zero_bubble": False}, ("1f1b", 1, None, None, None)),
+        ({"zero_bubble_v_schedule": True}, ("v-half", 2, None, None, None)),
+        ({"zero_bubble_v_schedule": True, "zero_bubble_v_schedule_mem_setup": "min"}, ("v-min", 2, None, None, None)),
+        ({"zero_bubble_v_schedule": True, "zero_bubble_v_schedule_mem_setup": "zb"}, ("zbv-formatted", 2, None, None, None)),
+    ],
+)
+def test_the_zero_bubble_section_chooses(build: Any, keys: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    p = build({**ZERO, **keys}, world_size=2).config.model.pipeline
+    assert (p.algorithm, p.num_chunks, p.max_memory, p.timed_steps, p.max_pending_backward) == expected
+
+
+def test_without_its_patch_the_zero_bubble_section_does_not_count(build: Any) -> None:
+    keys = {"pipeline_model_parallel_size": 2, "zero_bubble_v_schedule": True, "zero_bubble_max_pending_backward": 3}
+    pipeline = build(keys, world_size=2).config.model.pipeline
+    assert (pipeline.algorithm, pipeline.timed_steps, pipeline.max_pending_backward) == ("1f1b", None, None)
+
+
 PRIMUS = {"patch_primus_pipeline": True}
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("two-ways", {"standalone_embedding_stage": True, "decoder_first_pipeline_num_layers": 1}, "exclude each other"),
@@ -160,6 +185,13 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "must be one number or 2",
     ),
     ("costs-zero", {**PRIMUS, "pp_algorithm": "zero-bubble-heuristic", "pp_cost_w": 0}, "must be above 0"),
+    ("both-patches", {**PRIMUS, **ZERO}, "exclude each other: keep one"),
+    ("pending-word", {**ZERO, "zero_bubble_max_pending_backward": "many"}, "must be auto, or a number of microbatches"),
+    ("pending-none", {**ZERO, "zero_bubble_max_pending_backward": 0}, "must be auto, or a number of microbatches"),
+    ("timers", {**ZERO, "zero_bubble_pipeline_timers_end_iter": 5}, "lies before zero_bubble_pipeline_timers_start_iter 100"),
+    ("knock", {"pre_communication_optimization": True, "overlap_p2p_comm": False}, "needs overlap_p2p_comm: true"),
+    ("zero-chunks", {**ZERO, "num_virtual_stages_per_pipeline_rank": 2}, "needs one model chunk"),
+    ("zero-v-chunks", {**ZERO, "zero_bubble_v_schedule": True, "num_virtual_stages_per_pipeline_rank": 4}, "needs two model"),
     ("memory-small", {**PRIMUS, "pp_algorithm": "zero-bubble-heuristic", "pp_max_mem": 0.5}, "must be at least 1"),
 ]
 
@@ -188,6 +220,7 @@ def test_an_accounted_loss_needs_a_layer_to_give(problems_of: Any) -> None:
         {"num_layers_per_virtual_pipeline_stage": 2},
         {"patch_primus_pipeline": True},
         {"microbatch_group_size_per_vp_stage": 2},
+        {"patch_zero_bubble": True},
     ],
     ids=lambda keys: next(iter(keys)),
 )

@@ -43,7 +43,7 @@ ROWS = section(
             doc="Interleaved pipelines: gather the first chunk's parameters while the optimizer still steps the others."),
     pending("align_param_gather", "bool", _PIPELINE,
             doc="Interleaved pipelines: all stages start gathering a chunk's parameters at about the same time."),
-    pending("scatter_gather_tensors_in_pipeline", "bool", _PIPELINE,
+    live("scatter_gather_tensors_in_pipeline", "bool", "model.pipeline.scatter_gather",
             doc="Each tensor-parallel rank sends its share of a stage's output and the receiver gathers; "
                 "sequence parallelism does this anyway."),
     inert("use_ring_exchange_p2p", "bool", "it needs a patched build of torch; stages use plain sends and receives",

@@ -29,9 +29,9 @@ ROWS = section(
             doc="Heuristic schedule: time of an input gradient, for all stages or each. Null: 1000."),
     live("pp_cost_w", "float|list[float]?", "model.pipeline.cost_weight_grad",
             doc="Heuristic schedule: time of a weight gradient, for all stages or each. Null: 1000."),
-    pending("pp_warmup", "bool", _PIPELINE,
+    live("pp_warmup", "bool", "model.pipeline.warmup",
             doc="Run every chunk once on made-up input before the first step, without touching the training's state."),
-    pending("dump_pp_data", "bool", _PIPELINE,
+    live("dump_pp_data", "bool", "model.pipeline.dump_times",
             doc="Write start and end of every forward and backward of each stage to JSON files after the run: times, "
                 "not tensors."),
 )

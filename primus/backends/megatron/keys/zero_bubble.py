@@ -1,6 +1,6 @@
 """Rows of section 11.3: the zero-bubble pipeline runtime."""
 
-from primus.backends.megatron.keys.row import live, pending, section
+from primus.backends.megatron.keys.row import inert, live, pending, section
 
 __all__ = ["ROWS"]
 
@@ -10,32 +10,32 @@ _PIPELINE = "Pipeline parallelism is"
 # fmt: off
 ROWS = section(
     "11.3",
-    pending("patch_zero_bubble", "bool", _PIPELINE,
+    live("patch_zero_bubble", "bool", "model.pipeline.algorithm",
             doc="Choose the schedule by the keys of this section. Excludes `patch_primus_pipeline`."),
-    pending("debug_scheduler_table", "bool", _PIPELINE,
+    live("debug_scheduler_table", "bool", "model.pipeline.debug_scheduler_table",
             doc="Print the schedule's table once, a line for each stage."),
-    pending("enable_zb_runtime", "bool", _PIPELINE,
+    inert("enable_zb_runtime", "bool", "one runtime runs every schedule; patch_zero_bubble decides, upstream too",
             doc="Run the schedules of this section in one runtime; `patch_zero_bubble` decides alone."),
-    pending("pre_communication_optimization", "bool", _PIPELINE,
+    live("pre_communication_optimization", "bool", "model.pipeline.pre_communication",
             doc="Send one element ahead of each transfer to wake the link. Needs `overlap_p2p_comm`."),
-    pending("zero_bubble_pipeline_timers_start_iter", "int", _PIPELINE, minimum=0,
+    live("zero_bubble_pipeline_timers_start_iter", "int", "model.pipeline.timed_steps", minimum=0,
             doc="First iteration in which the automatic scheduler times forward, backward and weight gradient."),
-    pending("zero_bubble_pipeline_timers_end_iter", "int", _PIPELINE, minimum=0,
+    live("zero_bubble_pipeline_timers_end_iter", "int", "model.pipeline.timed_steps", minimum=0,
             doc="Last timed iteration; the schedule made from the timings takes over after it."),
-    pending("zero_bubble_max_pending_backward", "int|str", _PIPELINE,
+    live("zero_bubble_max_pending_backward", "int|str", "model.pipeline.max_pending_backward",
             doc="Activations that a stage may hold, in microbatches: the number of stages gives ZB1P, twice that ZB2P, "
                 "`auto` what memory allows."),
-    pending("zero_bubble_adaptive_memory_limit_percentile", "int", _PIPELINE, minimum=1, maximum=100,
+    live("zero_bubble_adaptive_memory_limit_percentile", "int", "model.pipeline.memory_percentile", minimum=1, maximum=100,
             doc="Percentage of device memory that the automatic limit may fill."),
     pending("enable_optimizer_post_validation", "bool", _PIPELINE,
             doc="Step before the global gradient norm is known and roll back when it should have clipped or skipped."),
     pending("enable_exactly_numeric_match", "bool", _PIPELINE,
             doc="Roll back from a copy, bit for bit, instead of undoing the arithmetic."),
-    pending("enable_zero_bubble", "bool", _PIPELINE,
+    live("enable_zero_bubble", "bool", "model.pipeline.algorithm",
             doc="Split weight gradients from the backward pass; acts under `patch_zero_bubble` only."),
-    pending("zero_bubble_v_schedule", "bool", _PIPELINE,
+    live("zero_bubble_v_schedule", "bool", "model.pipeline.algorithm, model.pipeline.num_chunks",
             doc="Fold the model into a V, two chunks a stage, so that first and last layer share a stage."),
-    pending("zero_bubble_v_schedule_mem_setup", "str", _PIPELINE, choices=("half", "min", "zb"),
+    live("zero_bubble_v_schedule_mem_setup", "str", "model.pipeline.algorithm", choices=("half", "min", "zb"),
             doc="Memory of the V schedule: half or a third of 1F1B's at some bubble, or the same without a bubble."),
     pending("enable_1f1b_v", "bool", _PIPELINE,
             doc="The V fold with whole backward passes. Needs `enable_zero_bubble: false`."),

@@ -13,7 +13,7 @@ from primus.engine.config.pipeline import ALGORITHMS, Algorithm
 from primus.engine.pipeline.schedules.algorithms import build_schedule, schedule_of
 from primus.engine.pipeline.schedules.forwards import forwards
 from primus.engine.pipeline.schedules.plan import Message, RankPlan, Task, rank_plan
-from primus.engine.pipeline.schedules.simulate import Costs, ScheduleError, Simulation, simulate
+from primus.engine.pipeline.schedules.simulate import Costs, ScheduleError, Simulation, peak_activations, simulate
 from primus.engine.pipeline.schedules.table import Op, Row, Schedule
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "Task",
     "build_schedule",
     "forwards",
+    "peak_activations",
     "rank_plan",
     "schedule_of",
     "simulate",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from primus.engine.pipeline.schedules.table import Kind, Op, Schedule
 
-__all__ = ["Costs", "ScheduleError", "Simulation", "simulate"]
+__all__ = ["Costs", "ScheduleError", "Simulation", "peak_activations", "simulate"]
 
 Key = tuple[Kind, int, int, int]
 """Kind, stage, microbatch, slice."""
@@ -91,11 +91,12 @@ def _summary(schedule: Schedule, times: list[list[tuple[float, float]]]) -> Simu
         makespan=max(row[-1][1] for row in times),
         busy=busy,
         bubbles=tuple(row[-1][1] - row[0][0] - b for row, b in zip(times, busy, strict=True)),
-        peaks=tuple(_peak(schedule, rank) for rank in range(schedule.num_ranks)),
+        peaks=tuple(peak_activations(schedule, rank) for rank in range(schedule.num_ranks)),
     )
 
 
-def _peak(schedule: Schedule, rank: int) -> float:
+def peak_activations(schedule: Schedule, rank: int) -> float:
+    """Return the most activations that a rank holds, in microbatches of the whole rank."""
     last_kind = "W" if schedule.splits_backward else "B"
     alive = peak = 0
     for op in schedule.rows[rank]:

@@ -12,6 +12,7 @@
 - `context.py`: context parallelism
 - `stages.py`: which layers stand on which pipeline stage
 - `pipeline.py`: model chunks, schedules, microbatches
+- `zero_bubble.py`: the zero-bubble section
 - `recompute.py`: which activations are computed twice
 - `data.py`: sources, splits, masks
 - `tokenizer.py`: tokenizers and their files

@@ -23,12 +23,13 @@ from primus.backends.megatron.patches.args import (
     schedule,
     stages,
     tokenizer,
+    zero_bubble,
 )
 
 __all__ = ["DERIVATIONS", "RULES"]
 
 _RUN = (loop, batch, duration, schedule, precision)
-_MODEL = (architecture, positions, parallelism, context, stages, pipeline, recompute)
+_MODEL = (architecture, positions, parallelism, context, stages, pipeline, zero_bubble, recompute)
 _AROUND = (data, tokenizer, checkpoint, logging, rocm_arg_validation)
 _DERIVING = (data, tokenizer, duration, schedule, precision, parallelism, recompute, checkpoint, rocm_arg_validation)
 

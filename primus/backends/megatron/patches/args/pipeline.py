@@ -1,6 +1,7 @@
 """The pipeline's schedule: which one, over how many model chunks a rank, and what it asks of the number of microbatches."""
 
 from primus.backends.megatron.params import Params, Problems, Rule, Unreadable
+from primus.backends.megatron.patches.args import zero_bubble
 from primus.backends.megatron.patches.args.batch import batch_plan
 from primus.backends.megatron.patches.args.stages import layers_per_stage as stage_layers
 from primus.backends.megatron.patches.args.stages import layout_stages, num_slots, slots_text
@@ -21,6 +22,8 @@ def algorithm(p: Params) -> str:
         return "1f1b"
     if p["patch_primus_pipeline"]:
         return str(p["pp_algorithm"])
+    if p["patch_zero_bubble"]:
+        return zero_bubble.schedule(p)
     return "1f1b-interleaved" if num_chunks(p) > 1 else "1f1b"
 
 
@@ -32,7 +35,8 @@ def num_chunks(p: Params) -> int:
     chosen = _chosen_chunks(p)
     if chosen is not None:
         return chosen
-    return 2 if p["patch_primus_pipeline"] and p["pp_algorithm"] in V_SHAPED else 1
+    is_folded = p["patch_primus_pipeline"] and p["pp_algorithm"] in V_SHAPED
+    return 2 if is_folded or zero_bubble.folded(p) else 1
 
 
 def layers_per_stage(p: Params) -> tuple[int, ...] | None:
@@ -128,16 +132,17 @@ def standalone_embedding_has_one_chunk(p: Params) -> Problems:
 
 def schedule_fits_the_chunks(p: Params) -> Problems:
     """Each schedule has its number of chunks."""
-    if p["pipeline_model_parallel_size"] == 1 or not p["patch_primus_pipeline"]:
+    if p["pipeline_model_parallel_size"] == 1 or not (p["patch_primus_pipeline"] or p["patch_zero_bubble"]):
         return
-    name, chunks = p["pp_algorithm"], num_chunks(p)
+    name, chunks = algorithm(p), num_chunks(p)
+    said = p.where("pp_algorithm") if p["patch_primus_pipeline"] else f"{p.where('patch_zero_bubble')}: the schedule {name}"
     hint = "set num_virtual_stages_per_pipeline_rank"
     if name == "1f1b-interleaved" and chunks < 2:
         yield f"{p.where('pp_algorithm')} needs several model chunks a rank: {hint}: 2 or more, or choose pp_algorithm: 1f1b."
     elif name in V_SHAPED and chunks != 2:
-        yield f"{p.where('pp_algorithm')} needs two model chunks a rank, but there are {chunks}: {hint}: 2."
+        yield f"{said} needs two model chunks a rank, but there are {chunks}: {hint}: 2."
     elif name not in V_SHAPED and name != "1f1b-interleaved" and chunks != 1:
-        yield f"{p.where('pp_algorithm')} needs one model chunk a rank, but there are {chunks}: {hint}: null."
+        yield f"{said} needs one model chunk a rank, but there are {chunks}: {hint}: null."
 
 
 def microbatches_fill_the_schedule(p: Params) -> Problems:
@@ -152,7 +157,7 @@ def microbatches_fill_the_schedule(p: Params) -> Problems:
     few = [count for count in counts if count < 2 * ranks - 1]
     if name == "zbv-formatted" and few:
         yield (
-            f"{p.where('pp_algorithm')} over {ranks} pipeline ranks needs {2 * ranks - 1} microbatches a step at least; there "
+            f"{name} over {ranks} pipeline ranks needs {2 * ranks - 1} microbatches a step at least; there "
             f"are {few[0]}: raise global_batch_size to {(2 * ranks - 1) * plan.unit}."
         )
 
@@ -170,7 +175,7 @@ def costs_are_those_of_the_heuristic(p: Params) -> Problems:
     for key in (key for key in _COSTS if p[key] is not None):
         numbers = p[key] if isinstance(p[key], list) else [p[key]]
         least = 1 if key == "pp_max_mem" else 0
-        if ranks == 1 or algorithm(p) != "zero-bubble-heuristic":
+        if ranks == 1 or not p["patch_primus_pipeline"] or algorithm(p) != "zero-bubble-heuristic":
             yield f"{p.where(key)} is read by pp_algorithm zero-bubble-heuristic only; the schedule is {algorithm(p)}."
         elif isinstance(p[key], list) and len(numbers) != ranks:
             yield f"{p.where(key)} must be one number or {ranks}, one for each pipeline rank."

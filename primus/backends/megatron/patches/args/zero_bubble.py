@@ -1,0 +1,82 @@
+"""The zero-bubble section: `patch_zero_bubble` lets its keys choose the schedule, and time it."""
+
+from primus.backends.megatron.params import Params, Problems, Rule
+
+__all__ = ["RULES", "folded", "initial_memory", "max_pending", "schedule", "timed_steps"]
+
+_SETUPS = {"half": "v-half", "min": "v-min", "zb": "zbv-formatted"}
+_PENDING = "zero_bubble_max_pending_backward"
+_START, _END = "zero_bubble_pipeline_timers_start_iter", "zero_bubble_pipeline_timers_end_iter"
+
+
+def schedule(p: Params) -> str:
+    """Return the schedule that the section chooses."""
+    if p["zero_bubble_v_schedule"]:
+        return _SETUPS[p["zero_bubble_v_schedule_mem_setup"]]
+    return "zero-bubble-heuristic" if p["enable_zero_bubble"] else "1f1b"
+
+
+def folded(p: Params) -> bool:
+    """Tell whether the section folds the model in a V."""
+    return bool(p["patch_zero_bubble"] and p["zero_bubble_v_schedule"])
+
+
+def timed_steps(p: Params) -> tuple[int, int] | None:
+    """Return the steps that the automatic scheduler times; None for schedules that are what they are."""
+    return (max(1, p[_START]), p[_END]) if _is_automatic(p) else None
+
+
+def max_pending(p: Params) -> int | None:
+    """Return the limit in microbatches after timing; None for what memory allows."""
+    return None if not _is_automatic(p) or p[_PENDING] == "auto" else int(p[_PENDING])
+
+
+def initial_memory(p: Params) -> tuple[float, ...] | None:
+    """Return what each rank may hold before anything is timed: one microbatch a rank (ZB1P)."""
+    ranks = p["pipeline_model_parallel_size"]
+    return (float(ranks),) * ranks if _is_automatic(p) else None
+
+
+def one_section_chooses(p: Params) -> Problems:
+    """Both patches choose the schedule."""
+    if p["patch_zero_bubble"] and p["patch_primus_pipeline"]:
+        yield f"{p.where('patch_zero_bubble')} and {p.where('patch_primus_pipeline')} exclude each other: keep one."
+
+
+def zero_bubble_needs_stages(p: Params) -> Problems:
+    """One stage has no bubble."""
+    if p["patch_zero_bubble"] and p["pipeline_model_parallel_size"] == 1:
+        yield f"{p.where('patch_zero_bubble')} needs a pipeline, but {p.where('pipeline_model_parallel_size')}."
+
+
+def pending_backwards_are_a_number(p: Params) -> Problems:
+    """A number of microbatches, or what memory allows."""
+    given = p[_PENDING]
+    if given != "auto" and not (isinstance(given, int) and given >= 1):
+        yield f"{p.where(_PENDING)} must be auto, or a number of microbatches from 1."
+
+
+def timing_has_an_end(p: Params) -> Problems:
+    """From one step to another."""
+    if p["patch_zero_bubble"] and p[_END] < max(1, p[_START]):
+        yield f"{p.where(_END)} lies before {p.where(_START)}: the schedule is made anew after the last timed iteration."
+
+
+def knocking_needs_messages_under_way(p: Params) -> Problems:
+    """An element ahead of a message that is waited for at once wakes nothing."""
+    if p["pre_communication_optimization"] and p["pipeline_model_parallel_size"] > 1 and not p["overlap_p2p_comm"]:
+        yield f"{p.where('pre_communication_optimization')} needs overlap_p2p_comm: true (it is {p.where('overlap_p2p_comm')})."
+
+
+RULES: tuple[Rule, ...] = (
+    one_section_chooses,
+    zero_bubble_needs_stages,
+    pending_backwards_are_a_number,
+    timing_has_an_end,
+    knocking_needs_messages_under_way,
+)
+
+
+def _is_automatic(p: Params) -> bool:
+    has_stages = p["pipeline_model_parallel_size"] > 1
+    return bool(has_stages and p["patch_zero_bubble"] and schedule(p) == "zero-bubble-heuristic")

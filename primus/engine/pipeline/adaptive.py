@@ -1,0 +1,128 @@
+"""A schedule made anew from measured times: the automatic mode of the zero-bubble scheduler (arXiv 2401.10241, section 3).
+
+Each stage times its operations over some steps. The medians over stages are the costs; what a stage may hold follows from a
+number of microbatches or from the memory that is left. Rank 0 of the world decides, so that all ranks build one table.
+"""
+
+import logging
+import os
+import resource
+import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from primus.engine.config.pipeline import PipelineConfig
+from primus.engine.parallel.collectives import all_gather_object
+from primus.engine.parallel.mesh import Mesh
+from primus.engine.pipeline.recorder import Recorder
+
+__all__ = ["Adaptive", "Measured", "adapted"]
+
+log = logging.getLogger(__name__)
+
+_KINDS = ("F", "B", "W")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One stage."""
+
+    times: tuple[float, float, float]
+    """Mean of a forward, an input gradient and a weight gradient, in milliseconds."""
+    activation_bytes: int
+    """What a microbatch keeps from its forward to its last gradient."""
+    room_bytes: float
+    """Memory for activations."""
+
+
+def adapted(config: PipelineConfig, stages: list[Measured]) -> PipelineConfig:
+    """Return the configuration with the costs and limits that were measured."""
+    count = len(stages)
+    forward, input_grad, weight_grad = (
+        (max(statistics.median_high(stage.times[i] for stage in stages), 1e-6),) * count for i in range(3)
+    )
+    sizes = [max(stage.activation_bytes, 1) for stage in stages]
+    rooms = [stage.room_bytes for stage in stages]
+    if config.max_pending_backward is not None:
+        rooms = [float(config.max_pending_backward * max(sizes[:2]))] * count
+    return replace(
+        config,
+        cost_forward=forward,
+        cost_input_grad=input_grad,
+        cost_weight_grad=weight_grad,
+        max_memory=tuple(max(1.0, room / size) for room, size in zip(rooms, sizes, strict=True)),
+    )
+
+
+class Adaptive:
+    """Measures while a run trains, and says once what the schedule should be."""
+
+    def __init__(self, config: PipelineConfig, mesh: Mesh, weights: set[int]) -> None:
+        """`weights` holds the addresses of memory that is no activation."""
+        assert config.timed_steps is not None
+        self._config, self._mesh, self._weights = config, mesh, weights
+        self._first, self._last = config.timed_steps
+        self._steps = 0
+        self._means: list[tuple[float, ...]] = []
+        self._saved: dict[int, int] = {}
+
+    @property
+    def is_timing(self) -> bool:
+        """Whether the coming step is measured."""
+        return self._first <= self._steps + 1 <= self._last
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count what the body, a forward, keeps for its backward."""
+        self._saved = {}
+        with torch.autograd.graph.saved_tensors_hooks(self._count, lambda kept: kept):
+            yield
+
+    def after_step(self, recorder: Recorder, alive: float) -> PipelineConfig | None:
+        """Take a step's times; after the last measured one return the new configuration, on all ranks.
+
+        `alive` is the most microbatches that this rank held under the schedule of the step.
+        """
+        if self.is_timing:
+            self._means.append(tuple(recorder.mean(kind) for kind in _KINDS))
+        self._steps += 1
+        if self._steps != self._last or not self._means:
+            return None
+        stages = all_gather_object(self._measured(alive), self._mesh.pp)
+        if self._mesh.world.size > 1:
+            dist.broadcast_object_list(stages, src=0)
+        new = adapted(self._config, stages)
+        log.info(
+            "the schedule is made anew from steps %d to %d: forward %.3g ms, input gradient %.3g ms, weight gradient %.3g ms, "
+            "microbatches a rank %s",
+            *(self._first, self._last, *(statistics.median_high(s.times[i] for s in stages) for i in range(3))),
+            ", ".join(f"{limit:.3g}" for limit in new.max_memory or ()),
+        )
+        return new
+
+    def _measured(self, alive: float) -> Measured:
+        forward, input_grad, weight_grad = (statistics.mean(column) for column in zip(*self._means, strict=True))
+        size = sum(self._saved.values())
+        total, peak = _memory(self._mesh.device)
+        room = total * self._config.memory_percentile / 100 - (peak - alive * size)
+        return Measured((forward, input_grad, weight_grad), size, room)
+
+    def _count(self, kept: Tensor) -> Tensor:
+        storage = kept.untyped_storage()
+        if storage.data_ptr() not in self._weights:
+            self._saved[storage.data_ptr()] = storage.nbytes()
+        return kept
+
+
+def _memory(device: torch.device) -> tuple[float, float]:
+    """Return the memory that this rank may use and the most that it has used, in bytes."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[1]), float(torch.cuda.max_memory_allocated(device))
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / ranks
+    return total, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
