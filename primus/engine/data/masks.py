@@ -16,7 +16,7 @@ Tokens = NDArray[Any]
 
 def loss_mask(tokens: Tokens, eod: int) -> NDArray[np.float32]:
     """Return 1.0 where the prediction made from this token counts."""
-    return (tokens != eod).astype(np.float32)
+    return np.asarray(tokens != eod, np.float32)
 
 
 def position_ids(tokens: Tokens, eod: int) -> NDArray[np.int64]:
