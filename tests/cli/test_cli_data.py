@@ -1,6 +1,10 @@
 """`primus data`: from text to a dataset through the command line."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 import subprocess
 import sys
 
@@ -130,3 +134,18 @@ def test_training_a_tokenizer_draws_nothing_where_nobody_watches(texts, folder):
     words = ["data", "train-tokenizer", texts, "--output", "tok", "--vocab-size", "257"]
     done = subprocess.run([sys.executable, "-m", "primus.cli.main", *words], capture_output=True, text=True, check=True)
     assert (done.stderr, len(done.stdout.splitlines())) == ("", 1)
+
+
+def test_sigterm_ends_preparing_without_a_word_of_pythons(folder):
+    row = json.dumps({"text": "1 2 3 4 5 6 7 8 " * 1000}) + "\n"
+    (folder / "in.jsonl").write_text(row * 1000)
+    words = ("data", "prepare", "in.jsonl", "--output-prefix", "out", "--workers", "2", *NUMBERS)
+    process = subprocess.Popen([sys.executable, "-m", "primus.cli.main", *words], stderr=subprocess.PIPE, text=True)
+    while not (folder / "out.parts" / "000000.json").exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "Warning" not in said
+    assert (folder / "out.parts" / "manifest").exists()
