@@ -17,7 +17,7 @@ from primus.engine.train.assemble import model_shards
 from primus.engine.train.pretrain import choose_device, with_vocabulary
 from primus.errors import InputError
 
-__all__ = ["sample_run"]
+__all__ = ["continuation", "sample_run"]
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,13 @@ def sample_run(config_file: Path, *, prompt: str, max_new_tokens: int, temperatu
         top_p=top_p,
         seed=seed,
     )
-    return tokenizer.detokenize(ids)
+    return continuation(tokenizer, context if prompt else [], ids)
+
+
+def continuation(tokenizer: Tokenizer, prompt: list[int], ids: list[int]) -> str:
+    """Return the text of `ids` behind a prompt: what stands before a first token, such as a blank, shows only in the whole."""
+    before, whole = tokenizer.detokenize(prompt), tokenizer.detokenize([*prompt, *ids])
+    return whole[len(before) :] if whole.startswith(before) else tokenizer.detokenize(ids)
 
 
 def _context(config: ConfigContainer, tokenizer: Tokenizer, prompt: str, max_new_tokens: int) -> list[int]:

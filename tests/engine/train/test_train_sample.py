@@ -8,7 +8,8 @@ import pytest
 from runs import build_container, train
 
 from primus.engine.config import serialize
-from primus.engine.train.sample import sample_run
+from primus.engine.data.tokenizer.null import NullTokenizer
+from primus.engine.train.sample import continuation, sample_run
 from primus.errors import InputError
 
 RUN = {"save": "checkpoints", "save_interval": 2, "train_iters": 2, "num_layers": 1, "log_interval": 2}
@@ -44,6 +45,14 @@ def test_a_moved_or_copied_run_uses_its_own_checkpoints(run: Path, copy: Path) -
 def test_a_prompt_that_the_tokenizer_cannot_read_is_the_users_to_mend(run: Path, prompt: str) -> None:
     with pytest.raises(InputError, match=r"--prompt .*NullTokenizer.* 0 to 94"):
         sampled(run, prompt)
+
+
+def test_a_continuation_keeps_the_blank_before_it(run: Path) -> None:
+    tokenizer = NullTokenizer(95)
+    assert continuation(tokenizer, [1, 2], [67, 11]) == " 67 11"
+    assert continuation(tokenizer, [], [67, 11]) == "67 11"
+    assert sampled(run, "1 2").startswith(" ")
+    assert not sampled(run, "").startswith(" ")
 
 
 def test_a_sample_longer_than_the_training_sequences_is_warned_of(run: Path, caplog: pytest.LogCaptureFixture) -> None:
