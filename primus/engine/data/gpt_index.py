@@ -11,7 +11,7 @@ import numpy as np
 from numpy.random import RandomState
 from numpy.typing import NDArray
 
-__all__ = ["GPTIndex", "build_gpt_index"]
+__all__ = ["build_gpt_index"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from primus.engine.observe.metrics_file import read_metrics
 
-__all__ = ["write_report"]
+__all__ = ["main"]
 
 _Row = dict[str, float | None]
 

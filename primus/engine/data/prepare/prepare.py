@@ -17,7 +17,7 @@ from primus.engine.data.indexed import IndexedDatasetBuilder, best_dtype
 from primus.engine.data.output import check_output_prefix, writing
 from primus.engine.data.prepare.parts import Fault, Part, Parts
 from primus.engine.data.prepare.sources import LineCounter, Unit, cut_into_units, find_files
-from primus.engine.data.prepare.work import Work, start_pool, tokenize_unit
+from primus.engine.data.prepare.work import Work, parts_of, tokenize_unit
 from primus.engine.data.tokenizer import build_tokenizer
 from primus.errors import InputError
 
@@ -146,11 +146,8 @@ def _results(units: Sequence[Unit], missing: Sequence[int], work: Work, workers:
     if count <= 1:
         yield zip(missing, map(partial(tokenize_unit, work, build_tokenizer(work.tokenizer)), missing, chosen), strict=True)
         return
-    pool = start_pool(count, work)
-    try:
-        yield zip(missing, pool.results(missing, chosen), strict=True)
-    finally:
-        pool.stop()
+    with parts_of(missing, chosen, count=count, work=work) as made:
+        yield zip(missing, made, strict=True)
 
 
 def _place(unit: Unit, fault: Fault, lines: LineCounter) -> str:

@@ -9,7 +9,7 @@ from primus.engine.data.output import check_output_folder, writing
 from primus.engine.data.prepare.sources import cut_into_units, find_files, read_unit
 from primus.errors import InputError
 
-__all__ = ["END_OF_TEXT", "TrainedTokenizer", "train_tokenizer"]
+__all__ = ["TrainedTokenizer", "train_tokenizer"]
 
 END_OF_TEXT = "<|endoftext|>"
 _SHOWN = 5

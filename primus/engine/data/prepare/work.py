@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context, parent_process
@@ -22,7 +23,7 @@ from primus.engine.data.prepare.sources import Document, Unit, read_unit
 from primus.engine.data.tokenizer import Tokenizer, build_tokenizer
 from primus.errors import RunError
 
-__all__ = ["Pool", "Work", "start_pool", "tokenize_unit"]
+__all__ = ["Work", "parts_of", "tokenize_unit"]
 
 _BATCH = 256
 """Documents tokenized by one call."""
@@ -104,30 +105,22 @@ def _note_broken(part: Part, document: Document, problem: str) -> None:
         part.broken.append((document.file, document.line, problem))
 
 
-class Pool:
-    """Processes that tokenize units."""
+@contextmanager
+def parts_of(numbers: Sequence[int], units: Sequence[Unit], *, count: int, work: Work) -> Iterator[Iterator[Part]]:
+    """Give the parts of the units, in order, as `count` processes make them; leaving lets units under way end.
 
-    def __init__(self, executor: ProcessPoolExecutor) -> None:
-        self._executor = executor
-
-    def results(self, numbers: Sequence[int], units: Sequence[Unit]) -> Iterator[Part]:
-        """Yield the parts of the units, in order."""
-        try:
-            yield from self._executor.map(_tokenize_here, numbers, units)
-        except BrokenProcessPool as error:
-            raise RunError(
-                "a worker process was killed, perhaps for want of memory; the same command goes on with what is missing: "
-                "give it fewer --workers"
-            ) from error
-
-    def stop(self) -> None:
-        """Let units under way end, and start no more."""
-        self._executor.shutdown(cancel_futures=True)
-
-
-def start_pool(count: int, work: Work) -> Pool:
-    """Start `count` processes; spawned, so that they inherit neither threads nor open files."""
-    return Pool(ProcessPoolExecutor(count, get_context("spawn"), _open_worker, (work,)))
+    The processes are spawned, so that they inherit neither threads nor open files.
+    """
+    executor = ProcessPoolExecutor(count, get_context("spawn"), _open_worker, (work,))
+    try:
+        yield executor.map(_tokenize_here, numbers, units)
+    except BrokenProcessPool as error:
+        raise RunError(
+            "a worker process was killed, perhaps for want of memory; the same command goes on with what is missing: "
+            "give it fewer --workers"
+        ) from error
+    finally:
+        executor.shutdown(cancel_futures=True)
 
 
 _here: list["partial[Part]"] = []

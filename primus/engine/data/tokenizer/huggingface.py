@@ -15,7 +15,7 @@ from typing import Any
 from primus.engine.data.tokenizer.fast import FastTokenizer
 from primus.errors import InputError
 
-__all__ = ["TransformersTokenizer", "open_huggingface"]
+__all__ = ["open_huggingface"]
 
 _PATIENCE = 5.0
 """Seconds."""
