@@ -5,8 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-import subprocess
-import sys
 
 import pytest
 
