@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import yaml
 from ranks import run_ranks
+from tiny import TINY as KEYS
 
 from primus.backends.megatron.argument_builder import MegatronArgBuilder
 from primus.core.experiment import load_experiment
@@ -22,36 +23,7 @@ from primus.engine.train.pretrain import pretrain
 
 __all__ = ["TINY", "build_container", "train", "write_corpus"]
 
-TINY: dict[str, Any] = {
-    "num_layers": 2,
-    "hidden_size": 32,
-    "ffn_hidden_size": 64,
-    "num_attention_heads": 4,
-    "seq_length": 32,
-    "max_position_embeddings": 32,
-    "normalization": "RMSNorm",
-    "position_embedding_type": "rope",
-    "vocab_size": 95,
-    "make_vocab_size_divisible_by": 8,
-    "tokenizer_type": "NullTokenizer",
-    "mock_data": True,
-    "dataloader_type": "single",
-    "micro_batch_size": 1,
-    "global_batch_size": 8,
-    "train_iters": 6,
-    "lr": 1.0e-3,
-    "min_lr": 1.0e-4,
-    "lr_warmup_iters": 0,
-    "eval_iters": 0,
-    "hidden_dropout": 0.0,
-    "attention_dropout": 0.0,
-    "bf16": False,
-    "finetune": False,
-    "seed": 7,
-    "num_workers": 0,
-    "distributed_backend": "gloo",
-    "override_opt_param_scheduler": False,
-}
+TINY: dict[str, Any] = {**KEYS, "override_opt_param_scheduler": False}
 """The dense experiment that most tests vary; null removes a key."""
 
 Change = Callable[[ConfigContainer], ConfigContainer]

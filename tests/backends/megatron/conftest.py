@@ -6,40 +6,17 @@ from typing import Any
 
 import pytest
 import yaml
+from tiny import TINY
 
 from primus.backends.megatron.argument_builder import Built, MegatronArgBuilder
 from primus.core.experiment import load_experiment
 from primus.errors import ConfigError
 
 SMALL: dict[str, Any] = {
+    **TINY,
     "num_layers": 4,
-    "hidden_size": 32,
-    "ffn_hidden_size": 64,
-    "num_attention_heads": 4,
-    "seq_length": 32,
-    "max_position_embeddings": 32,
-    "normalization": "RMSNorm",
-    "position_embedding_type": "rope",
-    "transformer_impl": "local",
     "vocab_size": 96,
-    "make_vocab_size_divisible_by": 8,
-    "tokenizer_type": "NullTokenizer",
-    "mock_data": True,
-    "dataloader_type": "single",
-    "micro_batch_size": 1,
-    "global_batch_size": 8,
-    "train_iters": 6,
-    "lr": 1.0e-3,
-    "min_lr": 1.0e-4,
-    "lr_warmup_iters": 0,
-    "eval_iters": 0,
-    "hidden_dropout": 0.0,
-    "attention_dropout": 0.0,
-    "bf16": False,
-    "finetune": False,
-    "seed": 7,
-    "num_workers": 0,
-    "distributed_backend": "gloo",
+    "transformer_impl": "local",
     "deterministic_mode": True,
     "use_cpu_initialization": True,
     "bias_gelu_fusion": False,
