@@ -73,6 +73,13 @@ def _without_pipeline(p: Params) -> str | None:
     return p.where("pipeline_model_parallel_size") if p["pipeline_model_parallel_size"] == 1 else None
 
 
+def _keeps_whole_messages(p: Params) -> str | None:
+    """A message is shared out between tensor-parallel ranks that would each send all of it."""
+    if p["tensor_model_parallel_size"] == 1:
+        return p.where("tensor_model_parallel_size")
+    return _under("sequence_parallel")(p)
+
+
 def _without_context(p: Params) -> str | None:
     return p.where("context_parallel_size") if p["context_parallel_size"] == 1 else None
 
@@ -188,6 +195,8 @@ def _is_no_hub_tokenizer(p: Params) -> str | None:
     return p.where("tokenizer_type") if p["tokenizer_type"] in others else None
 
 
+_TIMED = _first(_without("patch_zero_bubble"), _under("zero_bubble_v_schedule"), _without("enable_zero_bubble"))
+"""Only the schedule that times itself reads them."""
 _PROFILER = _first(_without("profile"), _without("use_pytorch_profiler"))
 
 _RUN = (
@@ -225,6 +234,18 @@ _RANKS = (
     Idle(("hierarchical_context_parallel_sizes",), _first(_without_context, _is_one_level)),
     Idle(("overlap_p2p_comm",), _first(_without_pipeline, _under("patch_primus_pipeline"))),
     Idle(("pp_algorithm", "communication_method"), _without("patch_primus_pipeline")),
+)
+_SCHEDULES = (
+    Idle(("pre_communication_optimization", "pp_warmup", "dump_pp_data"), _without_pipeline),
+    Idle(("scatter_gather_tensors_in_pipeline",), _first(_without_pipeline, _keeps_whole_messages)),
+    Idle(("zero_bubble_v_schedule",), _without("patch_zero_bubble")),
+    Idle(("enable_zero_bubble",), _first(_without("patch_zero_bubble"), _under("zero_bubble_v_schedule"))),
+    Idle(("zero_bubble_v_schedule_mem_setup",), _first(_without("patch_zero_bubble"), _without("zero_bubble_v_schedule"))),
+    Idle(("zero_bubble_pipeline_timers_start_iter", "zero_bubble_pipeline_timers_end_iter"), _TIMED),
+    Idle(("zero_bubble_max_pending_backward",), _TIMED),
+    Idle(
+        ("zero_bubble_adaptive_memory_limit_percentile",), _first(_TIMED, _unless("zero_bubble_max_pending_backward", "auto"))
+    ),
 )
 _MODEL = (
     Idle(("use_flash_attn",), _backend_decides),
@@ -278,5 +299,5 @@ _REPORTS = (
     Idle(("mlflow_run_name", "mlflow_experiment_name"), _under("disable_mlflow")),
 )
 
-IDLE: tuple[Idle, ...] = (*_RUN, *_OPTIMIZATION, *_RANKS, *_MODEL, *_DATA, *_CHECKPOINTS, *_REPORTS)
+IDLE: tuple[Idle, ...] = (*_RUN, *_OPTIMIZATION, *_RANKS, *_SCHEDULES, *_MODEL, *_DATA, *_CHECKPOINTS, *_REPORTS)
 """Keys with what each needs in order to act."""

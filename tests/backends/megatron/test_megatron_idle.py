@@ -1,5 +1,6 @@
 """A key that the user set and that cannot act says so in one line, and names what keeps it idle."""
 
+import math
 from typing import Any
 
 import pytest
@@ -19,6 +20,16 @@ TRACE: Values = {"profile": True, "use_pytorch_profiler": True}
 PIPELINE: Values = {"pipeline_model_parallel_size": 2}
 CONTEXT: Values = {"context_parallel_size": 4, "cp_comm_type": "a2a+p2p"}
 PRIMUS_PIPELINE: Values = {**PIPELINE, "patch_primus_pipeline": True, "pp_algorithm": "1f1b"}
+SENT_IN_SHARES: Values = {**PIPELINE, "tensor_model_parallel_size": 2, "sequence_parallel": False}
+ZERO_BUBBLE: Values = {
+    **PIPELINE,
+    "patch_zero_bubble": True,
+    "enable_zero_bubble": True,
+    "zero_bubble_v_schedule": False,
+    "zero_bubble_max_pending_backward": "auto",
+    "zero_bubble_pipeline_timers_start_iter": 10,
+}
+FOLDED: Values = {**ZERO_BUBBLE, "zero_bubble_v_schedule": True}
 OVERLAP: Values = {"overlap_grad_reduce": True}
 WSD: Values = {"lr_decay_style": "WSD", "lr_wsd_decay_iters": 2}
 YARN: Values = {"position_embedding_type": "yarn"}
@@ -91,6 +102,39 @@ CASES: list[tuple[Values, Values, Values, str]] = [
             "allow_padding_num_layers",
             "use_tp_pp_dp_mapping",
         )
+    ),
+    *(
+        ({key: True}, {}, PIPELINE, "pipeline_model_parallel_size")
+        for key in ("pre_communication_optimization", "pp_warmup", "dump_pp_data")
+    ),
+    ({"scatter_gather_tensors_in_pipeline": False}, {}, SENT_IN_SHARES, "pipeline_model_parallel_size"),
+    ({"scatter_gather_tensors_in_pipeline": False}, PIPELINE, SENT_IN_SHARES, "tensor_model_parallel_size"),
+    (
+        {"scatter_gather_tensors_in_pipeline": False},
+        {**SENT_IN_SHARES, "sequence_parallel": True},
+        SENT_IN_SHARES,
+        "sequence_parallel",
+    ),
+    ({"zero_bubble_v_schedule": True}, {}, ZERO_BUBBLE, "patch_zero_bubble"),
+    ({"enable_zero_bubble": False}, {}, ZERO_BUBBLE, "patch_zero_bubble"),
+    ({"enable_zero_bubble": False}, FOLDED, ZERO_BUBBLE, "zero_bubble_v_schedule"),
+    ({"zero_bubble_v_schedule_mem_setup": "min"}, {}, FOLDED, "patch_zero_bubble"),
+    ({"zero_bubble_v_schedule_mem_setup": "min"}, ZERO_BUBBLE, FOLDED, "zero_bubble_v_schedule"),
+    *(
+        ({f"zero_bubble_{key}": 90}, idle, ZERO_BUBBLE, reason)
+        for key in (
+            "pipeline_timers_start_iter",
+            "pipeline_timers_end_iter",
+            "max_pending_backward",
+            "adaptive_memory_limit_percentile",
+        )
+        for idle, reason in (({}, "patch_zero_bubble"), (FOLDED, "zero_bubble_v_schedule"))
+    ),
+    (
+        {"zero_bubble_adaptive_memory_limit_percentile": 90},
+        {**ZERO_BUBBLE, "zero_bubble_max_pending_backward": 4},
+        ZERO_BUBBLE,
+        "zero_bubble_max_pending_backward",
     ),
     ({"cp_comm_type": "a2a"}, {}, {"context_parallel_size": 2}, "context_parallel_size"),
     ({"hierarchical_context_parallel_sizes": [2, 2]}, {}, CONTEXT, "context_parallel_size"),
@@ -200,7 +244,8 @@ def notes_about(key: str, notices: list[str]) -> list[str]:
 
 
 def ranks_of(values: Values) -> int:
-    return int(values.get("pipeline_model_parallel_size", 1) * values.get("context_parallel_size", 1))
+    degrees = (f"{axis}_parallel_size" for axis in ("tensor_model", "pipeline_model", "context"))
+    return math.prod(int(values.get(degree, 1)) for degree in degrees)
 
 
 @pytest.mark.parametrize(("chosen", "idle", "acting", "reason"), CASES, ids=lambda part: str(part)[:50])
