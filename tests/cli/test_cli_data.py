@@ -93,10 +93,13 @@ def test_output_that_cannot_be_made_is_refused_before_the_work(primus, numbers, 
     assert sorted(folder.iterdir()) == before
 
 
-def test_a_tokenizer_is_not_trained_for_an_output_that_is_a_file(primus, numbers, monkeypatch):
+def test_a_tokenizer_is_not_trained_for_an_output_that_is_a_file(primus, numbers, folder, monkeypatch):
     monkeypatch.setattr("tokenizers.Tokenizer.train_from_iterator", lambda *_: pytest.fail("trained in vain"))
     outcome = primus("data", "train-tokenizer", numbers, "--output", "one.txt", "--vocab-size", "260")
     assert (outcome.code, outcome.err) == (2, "error: output one.txt: one.txt is a file, not a folder; choose another place\n")
+    (folder / "tok" / "tokenizer.json").mkdir(parents=True)
+    outcome = primus("data", "train-tokenizer", numbers, "--output", "tok", "--vocab-size", "260", "--overwrite")
+    assert (outcome.code, outcome.err) == (2, "error: output tok: tok/tokenizer.json is a folder; choose another place\n")
 
 
 def test_a_full_disk_ends_with_code_3_in_one_line(primus, numbers, folder):
@@ -109,9 +112,10 @@ def test_a_full_disk_ends_with_code_3_in_one_line(primus, numbers, folder):
     # What was tokenized stays, for the same command to go on.
     assert sorted(folder.iterdir()) == sorted([*before, folder / "b.parts"])
     (folder / "tok").mkdir()
-    (folder / "tok" / "tokenizer.json").symlink_to("/dev/full")
-    outcome = primus("data", "train-tokenizer", numbers, "--output", "tok", "--vocab-size", "260", "--overwrite")
+    (folder / "tok" / "tokenizer.json.tmp").symlink_to("/dev/full")
+    outcome = primus("data", "train-tokenizer", numbers, "--output", "tok", "--vocab-size", "260")
     assert (outcome.code, outcome.err) == (3, "error: tok cannot be written: No space left on device\n")
+    assert not list((folder / "tok").iterdir())
 
 
 def test_an_input_without_files_says_which_kind_it_is(primus, folder):

@@ -59,10 +59,11 @@ class IndexedDataset:
             for file in (index, self._bin):
                 if not file.is_file():
                     raise InputError(_missing(self.prefix, file))
-            self.dtype, self.sequence_lengths, self._offsets, self.document_indices, needed = _read_index(index)
-            self._check_size(needed)
+            self.dtype, self.sequence_lengths, self._offsets, self.document_indices, size = _read_index(index)
+            self._check_size(size)
         except OSError as error:
             raise InputError(f"dataset {prefix}: {error.filename} cannot be read: {error.strerror}") from error
+        self._num_tokens = size // self.dtype.itemsize
         self._tokens: NDArray[np.generic] | None = None
 
     def __len__(self) -> int:
@@ -83,7 +84,7 @@ class IndexedDataset:
 
     def head(self, count: int) -> NDArray[np.generic]:
         """Return the first tokens of the file, at most `count`."""
-        return np.fromfile(self._bin, self.dtype, count=count)
+        return np.fromfile(self._bin, self.dtype, count=min(count, self._num_tokens))
 
     def __reduce__(self) -> "tuple[partial[IndexedDataset], tuple[str]]":
         """Travel as a name: another process maps the files itself."""
@@ -91,8 +92,11 @@ class IndexedDataset:
 
     def _mapped(self) -> NDArray[np.generic]:
         if self._tokens is None:
-            empty = self._bin.stat().st_size == 0
-            self._tokens = np.empty(0, self.dtype) if empty else np.memmap(self._bin, self.dtype, mode="r")
+            # What follows the last sequence is nobody's, and need not be whole tokens. Nothing cannot be mapped.
+            shape = (self._num_tokens,)
+            self._tokens = (
+                np.memmap(self._bin, self.dtype, mode="r", shape=shape) if self._num_tokens else np.empty(0, self.dtype)
+            )
         return self._tokens
 
     def _check_size(self, needed: int) -> None:

@@ -1,7 +1,7 @@
 """Where datasets and tokenizers are written: looked at before the work begins, and told in one line if it fails. No torch."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,14 +15,19 @@ def check_output_prefix(prefix: Path) -> None:
     if prefix.name in ("", ".."):
         raise InputError(f"output prefix {prefix} is a folder; add the name of the dataset's files, for example data/text")
     _check_parent(f"output prefix {prefix}", prefix.parent)
-    for file in (Path(f"{prefix}.bin"), Path(f"{prefix}.idx")):
-        if file.is_dir():
-            raise InputError(f"output prefix {prefix}: {file} is a folder; choose another prefix")
+    _check_files(f"output prefix {prefix}", [Path(f"{prefix}.bin"), Path(f"{prefix}.idx")])
 
 
-def check_output_folder(folder: Path) -> None:
-    """Raise InputError if files cannot be made in this folder."""
+def check_output_folder(folder: Path, names: Sequence[str]) -> None:
+    """Raise InputError if files of these names cannot be made in this folder."""
     _check_parent(f"output {folder}", folder)
+    _check_files(f"output {folder}", [folder / name for name in names])
+
+
+def _check_files(what: str, files: Sequence[Path]) -> None:
+    for file in files:
+        if file.is_dir():
+            raise InputError(f"{what}: {file} is a folder; choose another place")
 
 
 def _check_parent(what: str, folder: Path) -> None:

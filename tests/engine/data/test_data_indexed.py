@@ -73,6 +73,16 @@ def test_empty_documents_and_empty_datasets_are_read(tmp_path: Path) -> None:
     assert read(write(tmp_path / "e", [])) == []
 
 
+@pytest.mark.parametrize("mmap", [True, False])
+def test_bytes_behind_the_last_sequence_are_passed_over(mmap: bool, tmp_path: Path) -> None:
+    write(tmp_path / "d", [[1, 2], [3]], INT32)
+    with (tmp_path / "d.bin").open("ab") as file:
+        file.write(b"\xff" * 5)
+    dataset = IndexedDataset(tmp_path / "d", mmap=mmap)
+    assert [dataset[0].tolist(), dataset[1].tolist()] == [[1, 2], [3]]
+    assert dataset.head(9).tolist() == [1, 2, 3]
+
+
 def test_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nope: .*nope\.idx does not exist; a dataset is a prefix"):
         IndexedDataset(tmp_path / "nope")

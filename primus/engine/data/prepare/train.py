@@ -12,6 +12,7 @@ from primus.errors import InputError
 __all__ = ["TrainedTokenizer", "train_tokenizer"]
 
 END_OF_TEXT = "<|endoftext|>"
+_TOKENIZER, _SETTINGS = "tokenizer.json", "tokenizer_config.json"
 _SHOWN = 5
 
 
@@ -46,8 +47,8 @@ def train_tokenizer(
 
     if vocab_size < 257:
         raise InputError(f"vocab_size is {vocab_size}; byte-level BPE needs 256 ids for the bytes and one for {END_OF_TEXT}")
-    check_output_folder(folder)
-    target = folder / "tokenizer.json"
+    check_output_folder(folder, [_TOKENIZER, _SETTINGS])
+    target = folder / _TOKENIZER
     if target.exists() and not overwrite:
         raise InputError(f"{target} exists already; choose another folder, or give --overwrite")
     tokenizer = Tokenizer(models.BPE())
@@ -66,10 +67,20 @@ def train_tokenizer(
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END_OF_TEXT, "bos_token": END_OF_TEXT}
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        target.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
-        (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1), encoding="utf-8")
+        _write(target, tokenizer.to_str(pretty=True))
+        _write(folder / _SETTINGS, json.dumps(settings, indent=1))
     report.vocab_size = tokenizer.get_vocab_size()
     return report
+
+
+def _write(file: Path, text: str) -> None:
+    """Let a file appear whole: what a full disk cuts short is neither a tokenizer nor in the way of the next one."""
+    draft = file.with_name(f"{file.name}.tmp")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(file)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _texts(inputs: Sequence[str], json_key: str, report: TrainedTokenizer) -> Iterator[str]:
