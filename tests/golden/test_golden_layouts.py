@@ -15,6 +15,17 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "dp2": (2, {"use_distributed_optimizer": False}),
     "dp2_distributed_optimizer": (2, {}),
     "dp4_overlapped": (4, {"overlap_grad_reduce": True, "overlap_param_gather": True, "ddp_num_buckets": 3}),
+    "dp4_two_instances": (4, {"num_distributed_optimizer_instances": 2}),
+    "dp4_two_instances_overlapped": (
+        4,
+        {
+            "num_distributed_optimizer_instances": 2,
+            "overlap_grad_reduce": True,
+            "overlap_param_gather": True,
+            "ddp_num_buckets": 3,
+        },
+    ),
+    "dp4_four_instances": (4, {"num_distributed_optimizer_instances": 4}),
     "dp2_average_in_collective": (2, {"ddp_average_in_collective": True}),
     "tp2": (2, {"tensor_model_parallel_size": 2, "sequence_parallel": False}),
     "tp2_sequence_parallel": (2, {"tensor_model_parallel_size": 2}),

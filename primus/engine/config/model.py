@@ -122,6 +122,8 @@ class ParallelConfig:
     """Ranks that share the experts."""
     sequence_parallel: bool = False
     """Norms and dropouts work on a slice of the sequence on each tensor-parallel rank."""
+    num_distributed_optimizer_instances: int = 1
+    """Groups of data-parallel ranks that each hold one whole optimizer state between them."""
     use_tp_pp_dp_mapping: bool = False
     """Rank order tp-cp-ep-pp-dp instead of tp-cp-ep-dp-pp."""
 

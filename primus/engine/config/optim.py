@@ -84,5 +84,7 @@ class DDPConfig:
     """Number of buckets instead of their size."""
     average_in_collective: bool = False
     """Divide after the sum instead of before it."""
+    check_weight_hash_interval: int | None = None
+    """Iterations between comparisons of the replicas' weights; None: never."""
     pad_buckets_for_high_nccl_busbw: bool = False
     """Pad buckets to a multiple of 65536 elements."""

@@ -110,7 +110,7 @@ class GradientBuffers:
         self._config, self._mesh, self._group, self._per_token = config, mesh, mesh.dp_cp, per_token
         self._overlaps = config.overlap_grad_reduce and self._group.size > 1
         alone = Group((mesh.rank,), 0)
-        self.shard_group = mesh.dp_cp if config.use_distributed_optimizer else alone
+        self.shard_group = mesh.intra_dp_cp if config.use_distributed_optimizer else alone
         """Ranks that share the optimizer state; a group of one without the distributed optimizer."""
         self.before_reduction: Callable[[int, Tensor], None] | None = None
         """Called with a bucket's number and this rank's own gradients right before they are reduced."""
@@ -171,8 +171,7 @@ class GradientBuffers:
             slot.complete()
         while self._launched < len(self._buckets):
             self._launch_next()
-        for bucket in self._buckets:
-            self._receive(bucket)
+        self._receive()
         self._sum_partial_grads()
         for bucket in self._buckets:
             if _is_tied(bucket.params[0]):
@@ -290,14 +289,23 @@ class GradientBuffers:
         self._launched += 1
         if self._group.size > 1 and not (self._per_token or self._config.average_in_collective):
             bucket.grad.mul_(1.0 / self._group.size)
-        start = start_reduce_scatter_ if self.shard_group.size > 1 else start_all_reduce_
-        bucket.reduction = start(bucket.grad, self._group)
+        if self.shard_group.size > 1:
+            bucket.reduction = start_reduce_scatter_(bucket.grad, self.shard_group)
+        else:
+            bucket.reduction = start_all_reduce_(bucket.grad, self._group)
 
-    def _receive(self, bucket: _Bucket) -> None:
-        assert bucket.reduction is not None
-        wait(bucket.reduction)
+    def _receive(self) -> None:
+        """Wait for the reductions, and add up what other optimizer instances have of the same shards."""
+        works: Works = []
+        for bucket in self._buckets:
+            assert bucket.reduction is not None
+            wait(bucket.reduction)
+            if self.shard_group.size > 1:
+                works += start_all_reduce_(own_part(bucket.grad, self.shard_group), self._mesh.inter_dp_cp)
+        wait(works)
         if self._group.size > 1 and self._config.average_in_collective and not self._per_token:
-            own_part(bucket.grad, self.shard_group).mul_(1.0 / self._group.size)
+            for bucket in self._buckets:
+                own_part(bucket.grad, self.shard_group).mul_(1.0 / self._group.size)
 
     def _sum_partial_grads(self) -> None:
         if self._partial_grads:

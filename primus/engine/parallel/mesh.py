@@ -58,6 +58,10 @@ class Mesh:
     """Ranks that see other samples."""
     dp_cp: Group
     """Ranks that hold the same dense parameters and other tokens: gradients are reduced here."""
+    intra_dp_cp: Group
+    """Neighbours in `dp_cp` that divide one optimizer state; all of it with one instance."""
+    inter_dp_cp: Group
+    """Ranks in `dp_cp` that hold the same part of the instances' states."""
     pp: Group
     """Ranks that share the depth; messages from lower to higher of them."""
     pp_down: Group
@@ -102,7 +106,10 @@ def build_mesh(
         return known[ranks]
 
     pp, cp = group("pp"), group("cp")
-    exchange, ring = _levels(cp, parallel.hierarchical_context_parallel_sizes, timeout)
+    near = parallel.hierarchical_context_parallel_sizes[0] if parallel.hierarchical_context_parallel_sizes else cp.size
+    exchange, ring = _levels(cp, near, timeout)
+    dp_cp = group("dp", "cp")
+    intra, inter = _levels(dp_cp, dp_cp.size // parallel.num_distributed_optimizer_instances, timeout)
     return Mesh(
         layout=layout,
         rank=rank,
@@ -114,7 +121,9 @@ def build_mesh(
         cp_exchange=exchange,
         cp_ring=ring,
         dp=group("dp"),
-        dp_cp=group("dp", "cp"),
+        dp_cp=dp_cp,
+        intra_dp_cp=intra,
+        inter_dp_cp=inter,
         pp=pp,
         mp=group("tp", "pp"),
         pp_down=Group(pp.ranks, pp.index, _new_group(pp.ranks, timeout)),
@@ -136,6 +145,8 @@ def _single(layout: Layout, device: torch.device) -> Mesh:
         cp_ring=alone,
         dp=alone,
         dp_cp=alone,
+        intra_dp_cp=alone,
+        inter_dp_cp=alone,
         pp=alone,
         pp_down=alone,
         embd=alone,
@@ -143,15 +154,14 @@ def _single(layout: Layout, device: torch.device) -> Mesh:
     )
 
 
-def _levels(cp: Group, sizes: tuple[int, int] | None, timeout: timedelta) -> tuple[Group, Group]:
-    """Make this rank's two groups of a context-parallel group cut into neighbourhoods."""
-    if sizes is None:
-        return cp, cp
-    near, _ = sizes
-    first, place = cp.index // near * near, cp.index % near
-    levels = (cp.ranks[first : first + near], place), (cp.ranks[place::near], cp.index // near)
-    exchange, ring = (Group(ranks, index, _new_group(ranks, timeout)) for ranks, index in levels)
-    return exchange, ring
+def _levels(whole: Group, near: int, timeout: timedelta) -> tuple[Group, Group]:
+    """Cut a group into neighbourhoods of `near` ranks; return this rank's one, and the ranks of its place in all of them."""
+    if near == whole.size:
+        return whole, Group((whole.ranks[whole.index],), 0)
+    first, place = whole.index // near * near, whole.index % near
+    levels = (whole.ranks[first : first + near], place), (whole.ranks[place::near], whole.index // near)
+    neighbours, peers = (Group(ranks, index, _new_group(ranks, timeout)) for ranks, index in levels)
+    return neighbours, peers
 
 
 def _ends(pp: Group, timeout: timedelta) -> Group:

@@ -35,6 +35,7 @@ from primus.engine.train.callbacks.evaluation import Evaluation
 from primus.engine.train.callbacks.logging import Logging
 from primus.engine.train.callbacks.pipeline_times import PipelineTimes
 from primus.engine.train.callbacks.profiling import Profiling
+from primus.engine.train.callbacks.replicas import ReplicaCheck
 from primus.engine.train.callbacks.saving import Saving
 from primus.engine.train.callbacks.stop import Stopping
 from primus.engine.train.determinism import be_deterministic
@@ -137,6 +138,9 @@ def build_loop(parts: Parts, feeds: Feeds, plan: BatchPlan, process_start: float
         callbacks.append(Profiling(_profiler(parts)))
     if config.model.pipeline.dump_times and mesh.pp.size > 1 and mesh.coordinates.dp == 0:
         callbacks.append(PipelineTimes(config, stages.pipeline, mesh))
+    if config.ddp.check_weight_hash_interval is not None and parts.trainer is not None:
+        interval = config.ddp.check_weight_hash_interval
+        callbacks.append(ReplicaCheck(interval, parts.chunks, parts.trainer.buffers, mesh))
     if train.manual_gc:
         callbacks.append(GarbageCollection(train))
     callbacks += [evaluation, logging_, Stopping(train, mesh, process_start=process_start)]

@@ -132,6 +132,7 @@ TWO_RANKS = (
     "tensor_model_parallel_size",
     "pipeline_model_parallel_size",
     "context_parallel_size",
+    "num_distributed_optimizer_instances",
     "microbatch_group_size_per_vp_stage",
     "sequence_parallel",
     "distribute_saved_activations",

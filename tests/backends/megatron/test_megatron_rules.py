@@ -126,6 +126,12 @@ CASES: list[tuple[dict[str, Any], int, str]] = [
         "set seq_length to 30 or 32, or choose a size that divides it, or set sequence_parallel: false",
     ),
     ({"overlap_param_gather": True}, 1, "needs overlap_grad_reduce: true"),
+    ({"num_distributed_optimizer_instances": 3}, 4, "does not divide the 4 ranks that hold the same parameters"),
+    (
+        {"num_distributed_optimizer_instances": 2, "use_distributed_optimizer": False},
+        4,
+        "needs use_distributed_optimizer: true",
+    ),
     ({"overlap_param_gather": True, "use_distributed_optimizer": False}, 1, "needs use_distributed_optimizer: true"),
     ({"ddp_num_buckets": 2, "ddp_bucket_size": 100}, 1, "exclude each other: set one to null"),
     ({"ddp_average_in_collective": True, "calculate_per_token_loss": True}, 1, "set ddp_average_in_collective: false"),

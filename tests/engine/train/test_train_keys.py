@@ -18,6 +18,7 @@ from primus.engine.config import ConfigContainer, EvaluationConfig, TrainConfig
 from primus.engine.parallel.mesh import single_mesh
 from primus.engine.train import pretrain as pretrain_module
 from primus.engine.train.callbacks.collection import GarbageCollection
+from primus.engine.train.callbacks.replicas import ReplicaCheck
 from primus.engine.train.callbacks.stop import Stopping
 from primus.engine.train.pretrain import pretrain
 from primus.errors import InputError, PrimusError
@@ -129,6 +130,29 @@ def test_a_complete_run_does_not_write_its_last_checkpoint_again(tmp_path: Path)
     before = {file.name: file.stat().st_mtime_ns for file in folder.iterdir()}
     assert len(train(tmp_path, "run", keys)) == 6
     assert {file.name: file.stat().st_mtime_ns for file in folder.iterdir()} == before
+
+
+def test_replicas_that_drift_apart_end_the_run(tmp_path: Path) -> None:
+    """`check_weight_hash_across_dp_replicas_interval`: a flipped weight on one rank is found at the next comparison."""
+    keys = {"check_weight_hash_across_dp_replicas_interval": 2, "use_distributed_optimizer": False}
+    assert len(train(tmp_path, "sound", keys, ranks=2)) == 6
+    container = build_container(tmp_path, "broken", 2, keys)
+    messages = run_ranks(_fails_with_a_flipped_weight, 2, container)
+    expected = "weights differ between data-parallel replicas after iteration 4: decoder.final_layernorm.weight on rank(s) 1"
+    assert all(expected in message for message in messages), messages
+
+
+def _fails_with_a_flipped_weight(rank: int, container: ConfigContainer) -> str:
+    compare = ReplicaCheck._compare
+
+    def flip_after(self: ReplicaCheck, iteration: int) -> None:
+        compare(self, iteration)
+        if rank == 1:
+            weight = self._parameters["decoder.final_layernorm.weight"]
+            weight.data[0] += 1e-7
+
+    ReplicaCheck._compare = flip_after  # type: ignore[method-assign]
+    return _fails(rank, container)
 
 
 def test_ranks_that_see_other_checkpoints_are_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

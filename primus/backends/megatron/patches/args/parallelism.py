@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from primus.backends.megatron.params import Derivation, Params, Problems, Rewrite, Rule, or_list
 from primus.backends.megatron.patches.args.architecture import ffn_hidden_size, nearest_divisors, num_query_groups
+from primus.backends.megatron.patches.args.batch import data_parallel_size
 from primus.backends.megatron.patches.args.positions import length_key, seq_length
 
 __all__ = ["DERIVATIONS", "RULES"]
@@ -64,6 +65,24 @@ def param_gather_overlap_has_its_base(p: Params) -> Problems:
             yield f"{p.where('overlap_param_gather')} needs {key}: true (it is {p.where(key)})."
 
 
+def instances_divide_the_replicas(p: Params) -> Problems:
+    """Each instance of the sharded optimizer has equally many data-parallel ranks."""
+    count = p["num_distributed_optimizer_instances"]
+    if count == 1:
+        return
+    replicas = data_parallel_size(p) * p["context_parallel_size"]
+    if not p["use_distributed_optimizer"]:
+        yield (
+            f"{p.where('num_distributed_optimizer_instances')} needs use_distributed_optimizer: true "
+            f"(it is {p.where('use_distributed_optimizer')})."
+        )
+    if replicas % count:
+        yield (
+            f"{p.where('num_distributed_optimizer_instances')} does not divide the {replicas} ranks that hold the same "
+            "parameters (data x context parallel): use a divisor."
+        )
+
+
 def buckets_are_sized_once(p: Params) -> Problems:
     """Number and size of buckets exclude each other."""
     if p["ddp_num_buckets"] is not None and p["ddp_bucket_size"] is not None:
@@ -85,6 +104,7 @@ RULES: tuple[Rule, ...] = (
     width_divides_over_ranks,
     sequence_divides_over_ranks,
     param_gather_overlap_has_its_base,
+    instances_divide_the_replicas,
     buckets_are_sized_once,
     averaging_fits_the_loss,
 )

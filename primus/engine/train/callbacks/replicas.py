@@ -1,0 +1,55 @@
+"""`ReplicaCheck` compares the weights of data-parallel replicas, which must be equal to the bit."""
+
+import hashlib
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from primus.engine.parallel.collectives import all_gather_object
+from primus.engine.parallel.data import GradientBuffers
+from primus.engine.parallel.mesh import Mesh
+from primus.engine.parallel.sharding import global_parameters
+from primus.engine.train.loop import Callback, Loop
+from primus.engine.train.step import StepOutcome
+from primus.errors import RunError
+
+__all__ = ["ReplicaCheck"]
+
+
+class ReplicaCheck(Callback):
+    """Hashes every weight (SHA-1 of its bytes) each `interval` iterations; a difference ends the run on all ranks."""
+
+    def __init__(self, interval: int, chunks: Iterable[nn.Module], buffers: GradientBuffers, mesh: Mesh) -> None:
+        self._interval, self._buffers, self._mesh = interval, buffers, mesh
+        self._parameters = dict(global_parameters(chunks))
+
+    def after_step(self, loop: Loop, outcome: StepOutcome) -> None:
+        if loop.state.iteration % self._interval == 0:
+            self._buffers.finish_param_gather()
+            self._compare(loop.state.iteration)
+
+    def _compare(self, iteration: int) -> None:
+        mine = {name: _digest(parameter) for name, parameter in self._parameters.items()}
+        replicas = all_gather_object(mine, self._mesh.dp_cp)
+        unlike = [name for name in mine if any(replica[name] != replicas[0][name] for replica in replicas)]
+        # Other replicas may be sound, but the run ends for all of them.
+        found = [line for line in all_gather_object(self._sentence(unlike, replicas), self._mesh.world) if line]
+        if found:
+            raise RunError(f"weights differ between data-parallel replicas after iteration {iteration}: {found[0]}")
+
+    def _sentence(self, unlike: list[str], replicas: list[dict[str, str]]) -> str:
+        if not unlike:
+            return ""
+        ranks = [
+            str(rank)
+            for rank, replica in zip(self._mesh.dp_cp.ranks, replicas, strict=True)
+            if any(replica[name] != replicas[0][name] for name in unlike)
+        ]
+        shown = ", ".join(unlike[:5]) + (f" and {len(unlike) - 5} more" if len(unlike) > 5 else "")
+        return f"{shown} on rank(s) {', '.join(ranks)} and on rank {self._mesh.dp_cp.ranks[0]}"
+
+
+def _digest(parameter: torch.Tensor) -> str:
+    data = parameter.detach().cpu().contiguous().view(-1).view(torch.uint8)
+    return hashlib.sha1(data.numpy().tobytes(), usedforsecurity=False).hexdigest()
