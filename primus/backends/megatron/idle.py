@@ -93,6 +93,11 @@ def _without_checkpoint(p: Params) -> str | None:
     return None if p["load"] or p["pretrained_checkpoint"] or p["auto_continue_train"] else p.where("load")
 
 
+def _touches_no_checkpoint(p: Params) -> str | None:
+    """Nothing is written either."""
+    return f"{p.where('save')} and {p.where('load')}" if p["save"] is None and _without_checkpoint(p) else None
+
+
 def _without_weights(p: Params) -> str | None:
     """Continuing by itself restores everything, whatever these keys say."""
     return None if p["load"] or p["pretrained_checkpoint"] else p.where("load")
@@ -281,9 +286,7 @@ _CHECKPOINTS = (
     Idle(("save_interval", "save_retain_interval", "disable_last_saving"), _without("save")),
     Idle(("no_save_optim", "no_save_rng"), _without("save")),
     Idle(("ckpt_fully_parallel_save",), _first(_without("save"), _unless("ckpt_format", "torch_dist"))),
-    Idle(
-        ("ckpt_format",), lambda p: None if p["save"] or not _without_checkpoint(p) else f"{p.where('save')}, {p.where('load')}"
-    ),
+    Idle(("ckpt_format",), _touches_no_checkpoint),
     Idle(("finetune",), _if("finetune", True, _without("load"))),
     Idle(("no_load_optim", "no_load_rng", "load_main_params_from_ckpt"), _without_weights),
     Idle(("dist_ckpt_strictness", "auto_detect_ckpt_format"), _without_checkpoint),
