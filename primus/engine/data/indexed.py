@@ -125,7 +125,9 @@ def _read_index(file: Path) -> tuple[np.dtype[np.generic], NDArray[np.int32], ND
     _, version, code, sequences, entries = _HEADER.unpack(data[: _HEADER.size].tobytes())
     needed = _HEADER.size + 12 * sequences + 8 * entries
     if version != 1 or code not in _DTYPES:
-        raise InputError(f"{file}: version {version} with dtype code {code} is unknown; version 1 and codes 1 to 8 are read")
+        raise InputError(
+            f"{file}: version {version} with dtype code {code} is unknown; version 1 and codes 1 to 5 and 8 are read"
+        )
     if code in _FLOATS:
         raise InputError(
             f"{file}: its .bin holds {np.dtype(_DTYPES[code])} numbers, not the ids of tokens; prepare the text again"

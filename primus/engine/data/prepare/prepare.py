@@ -152,7 +152,7 @@ def _results(units: Sequence[Unit], missing: Sequence[int], work: Work, workers:
 
 def _place(unit: Unit, fault: Fault, lines: LineCounter) -> str:
     file, line, problem = fault
-    return f"{file}:{lines.before(unit) + line} {problem}".rstrip() if line else f"{file} {problem}".rstrip()
+    return f"{lines.place(unit, file, line)} {problem}".rstrip()
 
 
 def _broken_text(count: int, places: Sequence[str], kept: str) -> str:

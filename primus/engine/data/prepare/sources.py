@@ -126,6 +126,10 @@ class LineCounter:
     def __init__(self) -> None:
         self._file, self._at, self._count, self._last = "", 0, 0, b"\n"
 
+    def place(self, unit: Unit, file: str, line: int) -> str:
+        """Return `file:line` for a line counted within a unit; the file alone for line 0."""
+        return f"{file}:{self.before(unit) + line}" if line else file
+
     def before(self, unit: Unit) -> int:
         """Return the lines or rows before a unit."""
         if unit.kind == "parquet":

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from primus.engine.data.output import check_output_folder, writing
-from primus.engine.data.prepare.sources import cut_into_units, find_files, read_unit
+from primus.engine.data.prepare.sources import LineCounter, cut_into_units, find_files, read_unit
 from primus.errors import InputError
 
 __all__ = ["TrainedTokenizer", "train_tokenizer"]
@@ -26,7 +26,7 @@ class TrainedTokenizer:
     num_broken: int = 0
     """Documents that cannot be read."""
     broken: list[str] = field(default_factory=list)
-    """The first of these: file and reason."""
+    """The first of these: place and reason."""
 
 
 def train_tokenizer(
@@ -85,6 +85,7 @@ def _write(file: Path, text: str) -> None:
 
 def _texts(inputs: Sequence[str], json_key: str, report: TrainedTokenizer) -> Iterator[str]:
     """Yield what can be read, and count."""
+    lines = LineCounter()
     for unit in cut_into_units(find_files(inputs)):
         for document in read_unit(unit, json_key):
             if document.problem is None:
@@ -94,4 +95,4 @@ def _texts(inputs: Sequence[str], json_key: str, report: TrainedTokenizer) -> It
                 continue
             report.num_broken += 1
             if len(report.broken) < _SHOWN:
-                report.broken.append(f"{document.file} {document.problem}")
+                report.broken.append(f"{lines.place(unit, document.file, document.line)} {document.problem}")
