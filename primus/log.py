@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-__all__ = ["FILE_ONLY", "configure"]
+__all__ = ["FILE_ONLY", "configure", "log_file"]
 
 FILE_ONLY = {"is_for_file_only": True}
 """`extra` of a record that the console has been told in another way."""
@@ -46,8 +46,14 @@ def configure(*, console_level: str, file_level: str = "DEBUG", file: Path | Non
     console.setFormatter(logging.Formatter(f"{prefix}%(message)s"))
     root.addHandler(console)
     if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        sink = logging.FileHandler(file, encoding="utf-8")
+        sink = log_file(file)
         sink.setLevel(_LEVELS[file_level.upper()])
-        sink.setFormatter(logging.Formatter("%(asctime)s %(levelname)-8s %(name)s: %(message)s"))
         root.addHandler(sink)
+
+
+def log_file(file: Path) -> logging.FileHandler:
+    """Open a log to append to; its folder is created if need be."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    sink = logging.FileHandler(file, encoding="utf-8")
+    sink.setFormatter(logging.Formatter("%(asctime)s %(levelname)-8s %(name)s: %(message)s"))
+    return sink

@@ -35,14 +35,15 @@ def _run(file: Path, words: list[str], place: Place, *, dry_run: bool) -> None:
     built = build(experiment, only_module(experiment, "pre_trainer"), place.world_size)
     # On every rank: one that went on would wait for those that were refused.
     config = with_checked_surroundings(built, experiment)
+    notices = [*place.notices, *built.notices]
     if place.rank == 0:
-        tell([*place.notices, *built.notices])
+        tell(notices)
     if dry_run:
         tell(replaced_checkpoints(config))
         show_plan(config, place.world_size)
         return
     container = serialize.dump(built.config, built.sources)
-    start(container, Path(config.run.folder), place, os.environ, become)
+    start(container, Path(config.run.folder), place, os.environ, become, notices=notices)
 
 
 def _check_option_names(words: list[str]) -> None:

@@ -39,6 +39,8 @@ def test_two_spawned_ranks_train_like_one(folder):
     assert joined.returncode == 0, joined.stderr
     assert losses() == pytest.approx(expected, rel=1e-6)
     assert joined.stderr.count("note: bert_binary_head false (cli) has no effect") == 1
+    log = METRICS.with_name("logs") / "rank-0.log"
+    assert log.read_text().count("note: bert_binary_head false (cli) has no effect") == 3, "one a start"
 
 
 def test_a_run_repeats_from_its_folder(folder):

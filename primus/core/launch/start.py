@@ -4,15 +4,18 @@ The command line does not stay behind as a parent: it replaces itself (exec), so
 those of the run. `primus.engine.worker` runs one rank, `primus.engine.elastic` the ranks of this machine.
 """
 
+import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from primus.core.launch.place import Place
 from primus.cores import num_cores
 from primus.errors import InputError
+from primus.log import log_file
 from primus.run_config import write_config
 from primus.run_lock import check_free
 
@@ -21,11 +24,25 @@ __all__ = ["become", "sample_command", "start"]
 Become = Callable[[list[str], Mapping[str, str]], None]
 
 
-def start(container: str, run_folder: Path, place: Place, env: Mapping[str, str], become: Become) -> None:
-    """Hand the process over to the run that `container` (the text of a container file) describes."""
+def start(
+    container: str,
+    run_folder: Path,
+    place: Place,
+    env: Mapping[str, str],
+    become: Become,
+    *,
+    notices: Sequence[str] = (),
+) -> None:
+    """Hand the process over to the run that `container` (the text of a container file) describes.
+
+    `notices` have been told on the console; rank 0's log keeps them.
+    """
     if place.rank == 0:
         check_free(run_folder)
-    config = _write_config(container, run_folder) if place.rank == 0 else _private_copy(container)
+        config = _write_config(container, run_folder)
+        _log_notices(notices, run_folder)
+    else:
+        config = _private_copy(container)
     worker_env = {**env, **place.env}
     worker_env.setdefault("OMP_NUM_THREADS", str(max(1, num_cores() // place.local_size)))
     become([sys.executable, "-m", *_module(place, config)], worker_env)
@@ -49,6 +66,14 @@ def _write_config(container: str, run_folder: Path) -> str:
         return str(write_config(container, run_folder))
     except OSError as error:
         raise InputError(f"the run folder {run_folder} cannot be written: {error}. Choose another workspace.") from error
+
+
+def _log_notices(notices: Sequence[str], run_folder: Path) -> None:
+    if not notices:
+        return
+    with closing(log_file(run_folder / "logs" / "rank-0.log")) as file:
+        for notice in notices:
+            file.emit(logging.LogRecord(__name__, logging.INFO, __file__, 0, "note: %s", (notice,), None))
 
 
 def _private_copy(container: str) -> str:

@@ -44,7 +44,7 @@ def _field(record: Record, key: str, name: str, form: str) -> str:
     """Word a field, with its average where there is one."""
     average = record.get(f"{key}_average")
     text = f"{name} {form.format(record[key])}"
-    return text if average is None else f"{text} (average {form.format(average)})"
+    return text if average is None else f"{text} (avg {form.format(average)})"
 
 
 def _is_news(key: str, record: Record) -> bool:

@@ -305,4 +305,4 @@ def test_averages_count_iterations_not_records() -> None:
 
 def test_console_names_averages() -> None:
     record = RECORD | {"iteration_time_ms_average": 25.0, "tokens_per_second_average": 1000.0}
-    assert "ms/it 20.0 (average 25.0) | tokens/s 1,234 (average 1,000)" in line_of(record, with_throughput=True)
+    assert "ms/it 20.0 (avg 25.0) | tokens/s 1,234 (avg 1,000)" in line_of(record, with_throughput=True)
