@@ -34,7 +34,7 @@ def _run(file: Path, words: list[str], place: Place, *, dry_run: bool) -> None:
     experiment = load_experiment(file, words, os.environ)
     built = build(experiment, only_module(experiment, "pre_trainer"), place.world_size)
     # On every rank: one that went on would wait for those that were refused.
-    config = with_checked_surroundings(built, experiment)
+    config = with_checked_surroundings(built, experiment, reports=place.rank == 0 and not place.node_rank)
     notices = [*place.notices, *built.notices]
     if place.rank == 0:
         tell(notices)

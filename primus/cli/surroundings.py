@@ -19,12 +19,15 @@ if TYPE_CHECKING:
 __all__ = ["replaced_checkpoints", "with_checked_surroundings"]
 
 
-def with_checked_surroundings(built: "Built", experiment: Experiment) -> ConfigContainer:
-    """Return the container with its vocabulary size; InputError lists everything that the run would stumble over."""
+def with_checked_surroundings(built: "Built", experiment: Experiment, *, reports: bool) -> ConfigContainer:
+    """Return the container with its vocabulary size; InputError lists everything that this rank would stumble over.
+
+    All ranks read, save and keep a log; the one that `reports` writes the curves too, whose folders others need not have.
+    """
     config = built.config
     problems, vocab_size = check_data(config)
     problems = [*problems, *start_problems(config.checkpoint)]
-    problems = [*(_traced(problem, built.origins) for problem in problems), *_unwritable(built, experiment)]
+    problems = [*(_traced(problem, built.origins) for problem in problems), *_unwritable(built, experiment, reports=reports)]
     if problems:
         raise InputError(problems)
     return replace(config, model=replace(config.model, vocab_size=config.model.vocab_size or vocab_size))
@@ -50,18 +53,16 @@ def _traced(problem: str, origins: dict[str, str]) -> str:
     return problem if named is None else f"{problem} ({origins[named]})"
 
 
-def _unwritable(built: "Built", experiment: Experiment) -> Iterator[str]:
+def _unwritable(built: "Built", experiment: Experiment, *, reports: bool) -> Iterator[str]:
     config = built.config
     run_folder = Path(config.run.folder)
     refusal = _refusal(run_folder)
     if refusal:
         workspace = experiment.workspace
         yield f"workspace {workspace.value} ({workspace.source}) cannot be written: {refusal}; choose another one"
-    outputs = {
-        "save": config.checkpoint.save,
-        "tensorboard_dir": config.logger.tensorboard_dir,
-        "wandb_save_dir": config.logger.wandb_save_dir,
-    }
+    outputs = {"save": config.checkpoint.save}
+    if reports:
+        outputs |= {"tensorboard_dir": config.logger.tensorboard_dir, "wandb_save_dir": config.logger.wandb_save_dir}
     for key, folder in outputs.items():
         # What lies in the run folder shares its fate.
         if folder is None or (refusal and Path(folder).is_relative_to(run_folder)):

@@ -44,6 +44,14 @@ def test_a_folder_that_cannot_be_written_is_found_before_the_start(primus, becam
     assert sorted(path.name for path in folder.iterdir()) == ["taken", "tiny.yaml"]
 
 
+def test_only_the_rank_that_reports_needs_the_folders_of_reports(primus, became, monkeypatch):
+    joined = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    for name, value in joined.items():
+        monkeypatch.setenv(name, value)
+    assert primus(*START, "tensorboard_dir=/proc/nope").code == 0
+    assert primus(*START, "save=/proc/nope").code == 2
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
 def test_a_folder_of_another_user_is_found(primus, folder):
     (folder / "locked").mkdir(mode=0o500)
