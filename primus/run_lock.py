@@ -22,8 +22,11 @@ _PATIENCE_S = 2.0
 
 def occupy(folder: Path) -> None:
     """Lock a run folder until this process ends; InputError names the process that has it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    file = os.open(folder / _NAME, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = os.open(folder / _NAME, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise InputError(f"the run folder {folder} cannot be written: {error.strerror}") from error
     _lock(file, folder)
     os.truncate(file, 0)
     os.write(file, f"process {os.getpid()} on {socket.gethostname()}".encode())

@@ -116,3 +116,11 @@ def test_a_worker_without_a_container_file_says_how_it_is_called() -> None:
     code, said = end(start())
     assert code == 2
     assert said == "usage: python -m primus.engine.worker CONFIG, the config.yaml of a run folder\n"
+
+
+def test_a_run_folder_that_cannot_be_written_is_the_users_to_mend(tmp_path: Path) -> None:
+    file = container_file(tmp_path)
+    (tmp_path / "g").write_text("in the way")
+    code, said = end(start(file))
+    assert code == 2
+    assert said == f"the run folder {tmp_path}/g/u/run cannot be written: Not a directory\n"
