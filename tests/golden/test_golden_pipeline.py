@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,14 @@ SCHEDULES: dict[str, dict[str, Any]] = {
     "v-min": {**FOLD, "pp_algorithm": "v-min"},
     "zb-v": {**DEEP, "patch_zero_bubble": True, "zero_bubble_v_schedule": True, "zero_bubble_v_schedule_mem_setup": "zb"},
     "zb-1f1b": {**DEEP, "patch_zero_bubble": True, "enable_zero_bubble": False},
+    "1f1b-v": {**DEEP, "patch_zero_bubble": True, "enable_zero_bubble": False, "enable_1f1b_v": True},
+    "group-interleaved": {**VIRTUAL, "patch_zero_bubble": True, "enable_zero_bubble": False},
+    "small-groups": {**VIRTUAL, "patch_zero_bubble": True, "enable_zero_bubble": False, "interleave_group_size": 1},
     "zb-timed": {
         **DEEP,
         "patch_zero_bubble": True,
-        "zero_bubble_pipeline_timers_start_iter": 2,
-        "zero_bubble_pipeline_timers_end_iter": 3,
+        "zero_bubble_pipeline_timers_start_iter": 1,
+        "zero_bubble_pipeline_timers_end_iter": 2,
     },
     "zb2p-timed": {
         **DEEP,
@@ -66,7 +70,7 @@ def float64(config: ConfigContainer) -> ConfigContainer:
 
 
 def losses(folder: Path, name: str, keys: dict[str, Any], ranks: int = 1) -> list[float]:
-    rows = train(folder, name, {"eval_interval": 2, "eval_iters": 3, **keys}, ranks=ranks, change=float64)
+    rows = train(folder, name, {"train_iters": 3, "eval_interval": 2, "eval_iters": 2, **keys}, ranks=ranks, change=float64)
     return [row[key] for row in rows for key in ("lm_loss", "grad_norm", "validation_loss") if key in row]
 
 
@@ -76,23 +80,37 @@ def alone(keys: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in keys.items() if key in kept}
 
 
-def assert_as_alone(folder: Path, keys: dict[str, Any], ranks: int, **other: Any) -> None:
-    expected = losses(folder, "alone", {**alone(keys), **{k: v for k, v in other.items() if "parallel" not in k}})
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, Any]], list[float]]:
+    """Return a function that gives the numbers of one process; equal keys are trained once."""
+    folder, results = tmp_path_factory.mktemp("alone"), dict[str, list[float]]()
+
+    def numbers(keys: dict[str, Any]) -> list[float]:
+        name = json.dumps(keys, sort_keys=True)
+        if name not in results:
+            results[name] = losses(folder, f"run{len(results)}", keys)
+        return results[name]
+
+    return numbers
+
+
+def assert_as_alone(known: Any, folder: Path, keys: dict[str, Any], ranks: int, **other: Any) -> None:
+    expected = known({**alone(keys), **{k: v for k, v in other.items() if k == "calculate_per_token_loss"}})
     found = losses(folder, "pipeline", {**keys, "pipeline_model_parallel_size": 2, **other}, ranks)
-    assert len(found) > 12
+    assert len(found) == 8
     assert found == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("tie", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_every_schedule_trains_as_one_process(tmp_path: Path, schedule: str, tie: bool) -> None:
+def test_every_schedule_trains_as_one_process(tmp_path: Path, known: Any, schedule: str, tie: bool) -> None:
     keys = {**SCHEDULES[schedule], "untie_embeddings_and_output_weights": not tie}
-    assert_as_alone(tmp_path, keys, 2)
+    assert_as_alone(known, tmp_path, keys, 2)
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
-def test_every_placement_trains_as_one_process(tmp_path: Path, placement: str) -> None:
-    assert_as_alone(tmp_path, PLACEMENTS[placement], 2)
+def test_every_placement_trains_as_one_process(tmp_path: Path, known: Any, placement: str) -> None:
+    assert_as_alone(known, tmp_path, PLACEMENTS[placement], 2)
 
 
 OTHERS: dict[str, dict[str, Any]] = {
@@ -113,19 +131,25 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("other", OTHERS)
-@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zero-bubble", "v-half"])
-def test_pipelines_mix_with_other_parallelism(tmp_path: Path, schedule: str, other: str) -> None:
+SIMPLE, LATE = ("1f1b", "zero-bubble"), ("interleaved", "v-half")
+"""Of each kind one whose backwards are whole and one that sets weight gradients aside."""
+MIXED = [(schedule, other) for i, other in enumerate(OTHERS) for schedule in (SIMPLE, LATE)[i % 2]]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "other"), [*MIXED, ("v-half", "data-sharded-overlapped"), ("interleaved", "tensor-sequence")]
+)
+def test_pipelines_mix_with_other_parallelism(tmp_path: Path, known: Any, schedule: str, other: str) -> None:
     keys = {**SCHEDULES[schedule], "untie_embeddings_and_output_weights": False}
-    assert_as_alone(tmp_path, keys, 4, **OTHERS[other])
+    assert_as_alone(known, tmp_path, keys, 4, **OTHERS[other])
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_four_ranks_deep(tmp_path: Path, schedule: str) -> None:
+@pytest.mark.parametrize(
+    "schedule", [name for name in SCHEDULES if name not in ("1f1b-by-name", "interleaved-by-size", "zb-v", "zb-1f1b")]
+)
+def test_four_ranks_deep(tmp_path: Path, known: Any, schedule: str) -> None:
     keys = {**SCHEDULES[schedule], "num_layers": 8, "pp_cost_f": None, "untie_embeddings_and_output_weights": False}
-    if schedule == "interleaved-by-size":
-        keys["num_layers_per_virtual_pipeline_stage"] = 1
-    assert_as_alone(tmp_path, keys, 4, pipeline_model_parallel_size=4)
+    assert_as_alone(known, tmp_path, keys, 4, pipeline_model_parallel_size=4)
 
 
 def test_a_warm_up_changes_nothing(tmp_path: Path) -> None:
