@@ -18,7 +18,7 @@ __all__ = ["app"]
 
 app = typer.Typer(name="pipeline", help="Look at pipeline schedules before a run.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="As pp_algorithm.", metavar="ALGORITHM")]
+Name = Annotated[str, typer.Argument(help="As pp_algorithm, or 1f1b-v or group-interleaved.", metavar="ALGORITHM")]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +39,9 @@ class _Shape:
     """How a schedule cuts its work; by default as it usually does."""
 
     vp: Annotated[int | None, typer.Option("--vp", min=1, help="Chunks a rank; by default what the schedule needs.")] = None
-    group_size: Annotated[int | None, typer.Option(help="As microbatch_group_size_per_vp_stage.")] = None
+    group_size: Annotated[
+        int | None, typer.Option(min=1, help="As microbatch_group_size_per_vp_stage, or interleave_group_size.")
+    ] = None
     slices: Annotated[
         int, typer.Option("--slices", min=1, help="Slices of a sequence; 1f1b over several is known as seq1f1b.")
     ] = 1

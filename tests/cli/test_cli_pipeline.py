@@ -32,6 +32,13 @@ def test_an_unknown_schedule_ends_with_code_2(primus):
     assert (outcome.code, "there are 1f1b, 1f1b-interleaved" in outcome.err) == (2, True)
 
 
+def test_groups_have_a_size(primus):
+    small, whole = (primus("pipeline", "show", "group-interleaved", "--group-size", size).out for size in ("1", "4"))
+    assert "activations by rank 3.5, 3, 2.5, 2 microbatches" in small
+    assert "activations by rank 4, 3.5, 3, 2.5 microbatches" in whole
+    assert primus("pipeline", "show", "group-interleaved", "--group-size", "0").code == 2
+
+
 def test_show_and_compare_count_time_alike(primus):
     """Costs are those of a rank's whole work on a microbatch, however a schedule cuts it."""
     compared = primus("pipeline", "compare", "--pp", "4", "-m", "8", "--cost-w", "0.5").out

@@ -116,6 +116,7 @@ _MODEL: dict[str, Quantity] = {
     "model.pipeline.algorithm": pipeline.algorithm,
     "model.pipeline.num_chunks": pipeline.num_chunks,
     "model.pipeline.layers_per_stage": pipeline.layers_per_stage,
+    "model.pipeline.interleave_group_size": pipeline.interleave_group_size,
     "model.pipeline.communication_method": pipeline.communication_method,
     "model.pipeline.max_memory": lambda p: pipeline.per_rank(p, "pp_max_mem") or zero_bubble.initial_memory(p),
     "model.pipeline.timed_steps": zero_bubble.timed_steps,

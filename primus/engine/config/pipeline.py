@@ -16,9 +16,19 @@ from primus.errors import ConfigError
 
 __all__ = ["ALGORITHMS", "V_SHAPED", "Algorithm", "PipelineConfig", "Placement", "even_split", "rank_of_stage", "stage_of"]
 
-Algorithm = Literal["1f1b", "1f1b-interleaved", "zero-bubble", "zero-bubble-heuristic", "zbv-formatted", "v-half", "v-min"]
+Algorithm = Literal[
+    "1f1b",
+    "1f1b-interleaved",
+    "group-interleaved",
+    "zero-bubble",
+    "zero-bubble-heuristic",
+    "zbv-formatted",
+    "v-half",
+    "v-min",
+    "1f1b-v",
+]
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
-V_SHAPED: tuple[Algorithm, ...] = ("zbv-formatted", "v-half", "v-min")
+V_SHAPED: tuple[Algorithm, ...] = ("zbv-formatted", "v-half", "v-min", "1f1b-v")
 """They fold the model, so that its first and last layers share a rank."""
 Placement = Literal["linear", "interleaved", "fold"]
 
@@ -35,6 +45,8 @@ class PipelineConfig:
     """Decoder layers of each stage; None divides them evenly. Embedding and loss are on the first and the last one."""
     microbatch_group_size: int | None = None
     """Interleaved: microbatches that pass a chunk before the next one's turn (`microbatch_group_size_per_vp_stage`)."""
+    interleave_group_size: int | None = None
+    """Group-interleaved: microbatches that walk through the chunks together; None: one a rank."""
     communication_method: Literal["async_p2p", "batch_p2p"] = "async_p2p"
     """Wait for a transfer where it is needed, with the next ones under way, or for each one as it is asked for."""
     max_memory: tuple[float, ...] | None = None

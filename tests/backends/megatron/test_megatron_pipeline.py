@@ -94,6 +94,7 @@ def test_costs_and_memory_are_spread_over_the_ranks(build: Any) -> None:
 
 
 ZERO = {"patch_zero_bubble": True, "pipeline_model_parallel_size": 2}
+CHUNKS = {"num_virtual_stages_per_pipeline_rank": 2}
 
 
 @pytest.mark.parametrize(
@@ -102,6 +103,8 @@ ZERO = {"patch_zero_bubble": True, "pipeline_model_parallel_size": 2}
         ({}, ("zero-bubble-heuristic", 1, (2.0, 2.0), (100, 110), None)),
         ({"zero_bubble_max_pending_backward": 4}, ("zero-bubble-heuristic", 1, (2.0, 2.0), (100, 110), 4)),
         ({"enable_zero_bubble": False}, ("1f1b", 1, None, None, None)),
+        ({"enable_zero_bubble": False, "enable_1f1b_v": True}, ("1f1b-v", 2, None, None, None)),
+        ({"enable_zero_bubble": False, **CHUNKS}, ("group-interleaved", 2, None, None, None)),
         ({"zero_bubble_v_schedule": True}, ("v-half", 2, None, None, None)),
         ({"zero_bubble_v_schedule": True, "zero_bubble_v_schedule_mem_setup": "min"}, ("v-min", 2, None, None, None)),
         ({"zero_bubble_v_schedule": True, "zero_bubble_v_schedule_mem_setup": "zb"}, ("zbv-formatted", 2, None, None, None)),
@@ -112,9 +115,22 @@ def test_the_zero_bubble_section_chooses(build: Any, keys: dict[str, Any], expec
     assert (p.algorithm, p.num_chunks, p.max_memory, p.timed_steps, p.max_pending_backward) == expected
 
 
+def test_a_whole_v_folds_the_model(build: Any) -> None:
+    keys = {**ZERO, "enable_zero_bubble": False, "enable_1f1b_v": True, "num_layers": 8}
+    pipeline = build(keys, world_size=2).config.model.pipeline
+    assert (pipeline.placement, pipeline.layers_per_stage) == ("fold", (2, 2, 2, 2))
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, 2), ({"interleave_group_size": 1}, 1), ({"interleave_group_size": 5}, 2)])
+def test_groups_are_one_a_rank_at_most(build: Any, given: dict[str, Any], expected: int) -> None:
+    keys = {**ZERO, "enable_zero_bubble": False, **CHUNKS, **given}
+    assert build(keys, world_size=2).config.model.pipeline.interleave_group_size == expected
+    assert build({**keys, "enable_1f1b_v": True}, world_size=2).config.model.pipeline.interleave_group_size is None
+
+
 def test_without_its_patch_the_zero_bubble_section_does_not_count(build: Any) -> None:
     keys = {"pipeline_model_parallel_size": 2, "zero_bubble_v_schedule": True, "zero_bubble_max_pending_backward": 3}
-    pipeline = build(keys, world_size=2).config.model.pipeline
+    pipeline = build({**keys, "enable_1f1b_v": True}, world_size=2).config.model.pipeline
     assert (pipeline.algorithm, pipeline.timed_steps, pipeline.max_pending_backward) == ("1f1b", None, None)
 
 
@@ -190,6 +206,23 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("pending-none", {**ZERO, "zero_bubble_max_pending_backward": 0}, "must be auto, or a number of microbatches"),
     ("timers", {**ZERO, "zero_bubble_pipeline_timers_end_iter": 5}, "lies before zero_bubble_pipeline_timers_start_iter 100"),
     ("knock", {"pre_communication_optimization": True, "overlap_p2p_comm": False}, "needs overlap_p2p_comm: true"),
+    ("whole-v-split", {**ZERO, "enable_1f1b_v": True}, "keeps backwards whole, but enable_zero_bubble true"),
+    (
+        "whole-v-zero-v",
+        {**ZERO, "enable_1f1b_v": True, "enable_zero_bubble": False, "zero_bubble_v_schedule": True},
+        "set zero_bubble_v_schedule: false",
+    ),
+    (
+        "whole-v-chunks",
+        {**ZERO, "enable_1f1b_v": True, "enable_zero_bubble": False, "num_virtual_stages_per_pipeline_rank": 4},
+        "the schedule 1f1b-v needs two model chunks",
+    ),
+    ("group-negative", {**ZERO, **CHUNKS, "enable_zero_bubble": False, "interleave_group_size": -1}, "interleave_group_size"),
+    (
+        "group-of-other",
+        {**ZERO, **CHUNKS, "enable_zero_bubble": False, "microbatch_group_size_per_vp_stage": 2},
+        "but the schedule is group-interleaved",
+    ),
     ("zero-chunks", {**ZERO, "num_virtual_stages_per_pipeline_rank": 2}, "needs one model chunk"),
     ("zero-v-chunks", {**ZERO, "zero_bubble_v_schedule": True, "num_virtual_stages_per_pipeline_rank": 4}, "needs two model"),
     ("memory-small", {**PRIMUS, "pp_algorithm": "zero-bubble-heuristic", "pp_max_mem": 0.5}, "must be at least 1"),

@@ -1,11 +1,13 @@
 """Schedules equal Megatron-Core's and Primus' published tables, keep the papers' formulas, and always run to their end."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from primus.engine.config.pipeline import PipelineConfig
 from primus.engine.pipeline.schedules import (
     ALGORITHMS,
     Algorithm,
@@ -14,6 +16,7 @@ from primus.engine.pipeline.schedules import (
     Schedule,
     ScheduleError,
     build_schedule,
+    schedule_of,
     simulate,
 )
 from primus.errors import InputError
@@ -31,13 +34,13 @@ def rebuilt(case: dict[str, Any]) -> tuple[Schedule, Costs]:
     each = [params.get(f"pp_cost_{kind}", 1) for kind in "fbw"]
     f, b, w = (tuple(map(float, cost)) if isinstance(cost, list) else float(cost) for cost in each)
     costs = Costs(forward=f, input_grad=b, weight_grad=w, transfer=float(params.get("cost_comm", 0)))
-    names = {"sequence-split 1f1b": "1f1b"}
+    names = {"sequence-split 1f1b": "1f1b", "group-interleaved-1f1b": "group-interleaved"}
     schedule = build_schedule(
         names.get(case["algorithm"], case["algorithm"]),
         case["pp_size"],
         case["num_microbatches"],
         num_chunks=case["num_chunks"],
-        group_size=params.get("microbatch_group_size_per_vp_stage"),
+        group_size=params.get("microbatch_group_size_per_vp_stage", params.get("interleave_group_size")),
         num_slices=case["num_seq_splits"],
         costs=costs,
         max_memory=params.get("pp_max_mem"),
@@ -64,7 +67,8 @@ def cases() -> list[tuple[Algorithm, int, int, int, int]]:
     for p in (1, 2, 3, 4, 5, 8, 16):
         for m in sorted({1, 2, p - 1, p, p + 1, 2 * p - 1, 2 * p, 3 * p + 1, 64} - {0}):
             found += [(name, p, m, 1, 1) for name in ("1f1b", "zero-bubble", "zero-bubble-heuristic")]
-            found += [(name, p, m, 2, 1) for name in ("v-half", "v-min")]
+            found += [(name, p, m, 2, 1) for name in ("v-half", "v-min", "1f1b-v")]
+            found += [("group-interleaved", p, m, v, 1) for v in (2, 3, 4)]
             found += [("1f1b", p, m, 1, k) for k in (2, 3)]
             if m >= 2 * p - 1:
                 found.append(("zbv-formatted", p, m, 2, 1))
@@ -96,6 +100,26 @@ def test_bubbles_and_peaks_follow_the_papers(p: int) -> None:
     assert step("zero-bubble-heuristic", max_memory=2 * p - 1)[1] == 2 * p - 1
     assert step("v-half")[1] == p // 2 + 1
     assert step("v-min")[1] == (p + 1) // 3 + 1
+    assert step("group-interleaved") == (2 * (p - 1), p)
+    assert step("1f1b-v") == ({2: 4, 3: 8, 4: 15, 5: 18, 8: 33}[p], 2 * p // 3 + 1)
+
+
+@pytest.mark.parametrize("p", [2, 3, 4, 5, 8, 16])
+def test_groups_of_every_size_run_to_their_end(p: int) -> None:
+    for m, v, group in itertools.product((1, 2 * p + 1), (2, 3, 4), range(1, p + 1)):
+        simulate(build_schedule("group-interleaved", p, m, num_chunks=v, group_size=group))
+
+
+def test_a_group_is_no_larger_than_the_ranks() -> None:
+    large, whole = (build_schedule("group-interleaved", 4, 8, group_size=group) for group in (9, None))
+    assert large.rows == whole.rows == build_schedule("group-interleaved", 4, 8, group_size=4).rows
+
+
+def test_a_configuration_gives_each_interleaved_schedule_its_own_groups() -> None:
+    groups = PipelineConfig(algorithm="group-interleaved", num_chunks=2, interleave_group_size=1)
+    assert schedule_of(groups, 4, 8).rows == build_schedule("group-interleaved", 4, 8, group_size=1).rows
+    interleaved = PipelineConfig(algorithm="1f1b-interleaved", num_chunks=2, microbatch_group_size=8, interleave_group_size=1)
+    assert schedule_of(interleaved, 4, 8).rows == build_schedule("1f1b-interleaved", 4, 8, group_size=8).rows
 
 
 @pytest.mark.parametrize("p", [2, 4, 8])
@@ -127,6 +151,8 @@ def test_a_table_with_a_hole_a_double_or_a_cycle_is_refused() -> None:
         ("1f1b-interleaved", 6, {}, "groups of 4 leave 2 of 6"),
         ("1f1b-interleaved", 8, {"group_size": 3}, "needs groups of 4 to 8 microbatches"),
         ("1f1b-interleaved", 8, {"num_chunks": 1}, "needs two chunks a rank at least"),
+        ("group-interleaved", 8, {"num_chunks": 1}, "needs two chunks a rank at least"),
+        ("1f1b-v", 8, {"num_chunks": 4}, "has two chunks a rank, not 4"),
         ("1f1b", 8, {"num_chunks": 2}, "has one chunk a rank, not 2"),
         ("v-half", 8, {"num_chunks": 3}, "has two chunks a rank, not 3"),
         ("v-min", 8, {"num_slices": 2}, "num_seq_splits 2 goes with 1f1b alone"),
@@ -139,7 +165,7 @@ def test_sizes_that_do_not_fit_are_refused(algorithm: Algorithm, m: int, more: d
         build_schedule(algorithm, 4, m, **more)
 
 
-def test_all_names_are_those_of_pp_algorithm() -> None:
+def test_all_names_but_two_of_the_zero_bubble_section_are_those_of_pp_algorithm() -> None:
     from primus.backends.megatron.keys import KEYS
 
-    assert KEYS["pp_algorithm"].choices == ALGORITHMS
+    assert KEYS["pp_algorithm"].choices == tuple(name for name in ALGORITHMS if name not in ("1f1b-v", "group-interleaved"))

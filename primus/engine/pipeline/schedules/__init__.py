@@ -3,7 +3,8 @@
 - `table.py`: the table's types
 - `plan.py`: one rank's part of a table, with what it receives and sends
 - `algorithms.py`: `build_schedule` by name
-- `one_f_one_b.py`, `zero_bubble.py`, `heuristic.py`, `controllable.py`: the schedules
+- `one_f_one_b.py`, `one_f_one_b_v.py`, `group_interleaved.py`: schedules with whole backwards, or weight gradients at once
+- `zero_bubble.py`, `heuristic.py`, `controllable.py`: schedules that postpone weight gradients
 - `forwards.py`: evaluation
 - `simulate.py`: times, waits and peaks of a table, and the proof that it can run
 - `picture.py`: tables as text and pictures

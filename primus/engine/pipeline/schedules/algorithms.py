@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 from primus.engine.config.pipeline import ALGORITHMS, V_SHAPED, Algorithm, PipelineConfig
 from primus.engine.pipeline.schedules.controllable import v_half, v_min
+from primus.engine.pipeline.schedules.group_interleaved import group_interleaved
 from primus.engine.pipeline.schedules.heuristic import zb_heuristic
 from primus.engine.pipeline.schedules.one_f_one_b import interleaved, one_f_one_b, sequence_split
+from primus.engine.pipeline.schedules.one_f_one_b_v import one_f_one_b_v
 from primus.engine.pipeline.schedules.simulate import Costs
 from primus.engine.pipeline.schedules.table import Schedule
 from primus.engine.pipeline.schedules.zero_bubble import zb_h1, zb_v
@@ -15,7 +17,8 @@ __all__ = ["ALGORITHMS", "Algorithm", "build_schedule", "schedule_of"]
 
 _COST = 1000.0
 """Of an operation, where the heuristic is told nothing: a thousand times a transfer."""
-_FOLDED = {"zbv-formatted": zb_v, "v-half": v_half, "v-min": v_min}
+_FOLDED = {"zbv-formatted": zb_v, "v-half": v_half, "v-min": v_min, "1f1b-v": one_f_one_b_v}
+_INTERLEAVED = {"1f1b-interleaved": interleaved, "group-interleaved": group_interleaved}
 
 
 def schedule_of(config: PipelineConfig, num_ranks: int, num_microbatches: int) -> Schedule:
@@ -26,12 +29,13 @@ def schedule_of(config: PipelineConfig, num_ranks: int, num_microbatches: int) -
         weight_grad=config.cost_weight_grad or _COST,
         transfer=1.0,
     )
+    is_in_groups = config.algorithm == "group-interleaved"
     return build_schedule(
         config.algorithm,
         num_ranks,
         num_microbatches,
         num_chunks=config.num_chunks,
-        group_size=config.microbatch_group_size,
+        group_size=config.interleave_group_size if is_in_groups else config.microbatch_group_size,
         costs=costs,
         max_memory=config.max_memory,
     )
@@ -50,14 +54,14 @@ def build_schedule(
 ) -> Schedule:
     """Return the schedule of a name; `num_chunks` None takes what it needs, two or one.
 
-    `group_size` is the interleaved one's, `costs` and `max_memory` the heuristic's; InputError where they do not fit.
+    `group_size` is the interleaved ones', `costs` and `max_memory` the heuristic's; InputError where they do not fit.
     """
     if min(num_ranks, num_microbatches, num_slices) < 1:
         raise InputError(
             "a schedule needs a rank, a microbatch and a slice at least; "
             f"there are {num_ranks} ranks, {num_microbatches} microbatches, {num_slices} slices"
         )
-    needs_two, is_interleaved = algorithm in V_SHAPED, algorithm == "1f1b-interleaved"
+    needs_two, is_interleaved = algorithm in V_SHAPED, algorithm in _INTERLEAVED
     chunks = num_chunks or (2 if needs_two or is_interleaved else 1)
     if is_interleaved and chunks < 2:
         raise InputError(f"{algorithm} needs two chunks a rank at least, not {chunks}")
@@ -68,7 +72,7 @@ def build_schedule(
     if needs_two:
         return _FOLDED[algorithm](num_ranks, num_microbatches)
     if is_interleaved:
-        return interleaved(num_ranks, num_microbatches, chunks, group_size)
+        return _INTERLEAVED[algorithm](num_ranks, num_microbatches, chunks, group_size)
     if algorithm == "zero-bubble":
         return zb_h1(num_ranks, num_microbatches)
     if algorithm == "zero-bubble-heuristic":

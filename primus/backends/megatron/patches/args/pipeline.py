@@ -7,7 +7,7 @@ from primus.backends.megatron.patches.args.stages import layers_per_stage as sta
 from primus.backends.megatron.patches.args.stages import layout_stages, num_slots, slots_text
 from primus.engine.config.pipeline import V_SHAPED
 
-__all__ = ["RULES", "algorithm", "communication_method", "layers_per_stage", "num_chunks", "per_rank"]
+__all__ = ["RULES", "algorithm", "communication_method", "interleave_group_size", "layers_per_stage", "num_chunks", "per_rank"]
 
 _CHUNKS = ("num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size")
 _SIZE, _LAYOUT = "num_layers_per_virtual_pipeline_stage", "pipeline_model_parallel_layout"
@@ -23,7 +23,7 @@ def algorithm(p: Params) -> str:
     if p["patch_primus_pipeline"]:
         return str(p["pp_algorithm"])
     if p["patch_zero_bubble"]:
-        return zero_bubble.schedule(p)
+        return zero_bubble.schedule(p, num_chunks(p))
     return "1f1b-interleaved" if num_chunks(p) > 1 else "1f1b"
 
 
@@ -42,6 +42,12 @@ def num_chunks(p: Params) -> int:
 def layers_per_stage(p: Params) -> tuple[int, ...] | None:
     """Return the decoder layers of each stage; None without pipelining."""
     return stage_layers(p, num_chunks(p)) if p["pipeline_model_parallel_size"] > 1 else None
+
+
+def interleave_group_size(p: Params) -> int | None:
+    """Return the microbatches of a group, one a rank at most; None for schedules without such groups."""
+    ranks = p["pipeline_model_parallel_size"]
+    return min(p["interleave_group_size"] or ranks, ranks) if algorithm(p) == "group-interleaved" else None
 
 
 def communication_method(p: Params) -> str:
@@ -141,7 +147,7 @@ def schedule_fits_the_chunks(p: Params) -> Problems:
         yield f"{p.where('pp_algorithm')} needs several model chunks a rank: {hint}: 2 or more, or choose pp_algorithm: 1f1b."
     elif name in V_SHAPED and chunks != 2:
         yield f"{said} needs two model chunks a rank, but there are {chunks}: {hint}: 2."
-    elif name not in V_SHAPED and name != "1f1b-interleaved" and chunks != 1:
+    elif name not in (*V_SHAPED, "1f1b-interleaved", "group-interleaved") and chunks != 1:
         yield f"{said} needs one model chunk a rank, but there are {chunks}: {hint}: null."
 
 

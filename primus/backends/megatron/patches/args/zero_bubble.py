@@ -9,16 +9,20 @@ _PENDING = "zero_bubble_max_pending_backward"
 _START, _END = "zero_bubble_pipeline_timers_start_iter", "zero_bubble_pipeline_timers_end_iter"
 
 
-def schedule(p: Params) -> str:
+def schedule(p: Params, num_chunks: int) -> str:
     """Return the schedule that the section chooses."""
+    if p["enable_1f1b_v"]:
+        return "1f1b-v"
     if p["zero_bubble_v_schedule"]:
         return _SETUPS[p["zero_bubble_v_schedule_mem_setup"]]
-    return "zero-bubble-heuristic" if p["enable_zero_bubble"] else "1f1b"
+    if p["enable_zero_bubble"]:
+        return "zero-bubble-heuristic"
+    return "group-interleaved" if num_chunks > 1 else "1f1b"
 
 
 def folded(p: Params) -> bool:
     """Tell whether the section folds the model in a V."""
-    return bool(p["patch_zero_bubble"] and p["zero_bubble_v_schedule"])
+    return bool(p["patch_zero_bubble"] and (p["zero_bubble_v_schedule"] or p["enable_1f1b_v"]))
 
 
 def timed_steps(p: Params) -> tuple[int, int] | None:
@@ -49,6 +53,13 @@ def zero_bubble_needs_stages(p: Params) -> Problems:
         yield f"{p.where('patch_zero_bubble')} needs a pipeline, but {p.where('pipeline_model_parallel_size')}."
 
 
+def whole_backwards_are_not_split(p: Params) -> Problems:
+    """1F1B-V is a schedule of its own, without zero bubbles."""
+    for key in ("enable_zero_bubble", "zero_bubble_v_schedule"):
+        if p["patch_zero_bubble"] and p["enable_1f1b_v"] and p[key]:
+            yield f"{p.where('enable_1f1b_v')} keeps backwards whole, but {p.where(key)}: set {key}: false."
+
+
 def pending_backwards_are_a_number(p: Params) -> Problems:
     """A number of microbatches, or what memory allows."""
     given = p[_PENDING]
@@ -71,6 +82,7 @@ def knocking_needs_messages_under_way(p: Params) -> Problems:
 RULES: tuple[Rule, ...] = (
     one_section_chooses,
     zero_bubble_needs_stages,
+    whole_backwards_are_not_split,
     pending_backwards_are_a_number,
     timing_has_an_end,
     knocking_needs_messages_under_way,
@@ -79,4 +91,4 @@ RULES: tuple[Rule, ...] = (
 
 def _is_automatic(p: Params) -> bool:
     has_stages = p["pipeline_model_parallel_size"] > 1
-    return bool(has_stages and p["patch_zero_bubble"] and schedule(p) == "zero-bubble-heuristic")
+    return bool(has_stages and p["patch_zero_bubble"] and p["enable_zero_bubble"] and not folded(p))
