@@ -12,6 +12,7 @@ from primus.backends.megatron.params import Notices, Params, Unreadable
 from primus.backends.megatron.patches.args.context import communication
 from primus.backends.megatron.patches.args.duration import counts_samples
 from primus.backends.megatron.patches.args.logging import tensorboard_folder
+from primus.backends.megatron.patches.args.pipeline import num_chunks
 from primus.backends.megatron.patches.args.positions import position_type
 from primus.backends.megatron.patches.args.precision import loss_scale, params_dtype
 from primus.backends.megatron.patches.args.schedule import warmup_samples
@@ -78,6 +79,10 @@ def _keeps_whole_messages(p: Params) -> str | None:
     if p["tensor_model_parallel_size"] == 1:
         return p.where("tensor_model_parallel_size")
     return _under("sequence_parallel")(p)
+
+
+def _has_one_chunk(p: Params) -> str | None:
+    return p.where("num_virtual_stages_per_pipeline_rank") if num_chunks(p) == 1 else None
 
 
 def _without_context(p: Params) -> str | None:
@@ -202,6 +207,13 @@ def _is_no_hub_tokenizer(p: Params) -> str | None:
 
 _TIMED = _first(_without("patch_zero_bubble"), _under("zero_bubble_v_schedule"), _without("enable_zero_bubble"))
 """Only the schedule that times itself reads them."""
+_UNGROUPED = _first(
+    _without("patch_zero_bubble"),
+    _under("enable_zero_bubble"),
+    _under("zero_bubble_v_schedule"),
+    _under("enable_1f1b_v"),
+    _has_one_chunk,
+)
 _PROFILER = _first(_without("profile"), _without("use_pytorch_profiler"))
 
 _RUN = (
@@ -243,7 +255,8 @@ _RANKS = (
 _SCHEDULES = (
     Idle(("pre_communication_optimization", "pp_warmup", "dump_pp_data"), _without_pipeline),
     Idle(("scatter_gather_tensors_in_pipeline",), _first(_without_pipeline, _keeps_whole_messages)),
-    Idle(("zero_bubble_v_schedule",), _without("patch_zero_bubble")),
+    Idle(("zero_bubble_v_schedule", "enable_1f1b_v"), _without("patch_zero_bubble")),
+    Idle(("interleave_group_size",), _UNGROUPED),
     Idle(("enable_zero_bubble",), _first(_without("patch_zero_bubble"), _under("zero_bubble_v_schedule"))),
     Idle(("zero_bubble_v_schedule_mem_setup",), _first(_without("patch_zero_bubble"), _without("zero_bubble_v_schedule"))),
     Idle(("zero_bubble_pipeline_timers_start_iter", "zero_bubble_pipeline_timers_end_iter"), _TIMED),

@@ -29,6 +29,8 @@ ZERO_BUBBLE: Values = {
     "zero_bubble_max_pending_backward": "auto",
     "zero_bubble_pipeline_timers_start_iter": 10,
 }
+CHUNKS = "num_virtual_stages_per_pipeline_rank"
+GROUPED: Values = {**ZERO_BUBBLE, "enable_zero_bubble": False, CHUNKS: 2}
 FOLDED: Values = {**ZERO_BUBBLE, "zero_bubble_v_schedule": True}
 OVERLAP: Values = {"overlap_grad_reduce": True}
 WSD: Values = {"lr_decay_style": "WSD", "lr_wsd_decay_iters": 2}
@@ -116,6 +118,10 @@ CASES: list[tuple[Values, Values, Values, str]] = [
         "sequence_parallel",
     ),
     ({"zero_bubble_v_schedule": True}, {}, ZERO_BUBBLE, "patch_zero_bubble"),
+    ({"enable_1f1b_v": True}, {}, {**ZERO_BUBBLE, "enable_zero_bubble": False}, "patch_zero_bubble"),
+    ({"interleave_group_size": 2}, {}, GROUPED, "patch_zero_bubble"),
+    ({"interleave_group_size": 2}, ZERO_BUBBLE, GROUPED, "enable_zero_bubble"),
+    ({"interleave_group_size": 2}, {**GROUPED, CHUNKS: 1}, GROUPED, CHUNKS),
     ({"enable_zero_bubble": False}, {}, ZERO_BUBBLE, "patch_zero_bubble"),
     ({"enable_zero_bubble": False}, FOLDED, ZERO_BUBBLE, "zero_bubble_v_schedule"),
     ({"zero_bubble_v_schedule_mem_setup": "min"}, {}, FOLDED, "patch_zero_bubble"),
