@@ -5,6 +5,7 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,10 +83,14 @@ def experiment(job: Job, folder: Path, *, iterations: int, global_batch_size: in
     return file
 
 
-def run_primus(file: Path, *, processes: int, threads: int, warmup: int) -> float:
-    """Train by the command that a user types; return the median milliseconds of an iteration after `warmup` of them."""
+def run_primus(file: Path, *, processes: int, threads: int, warmup: int, words: Sequence[str] = ()) -> float:
+    """Train by the command that a user types, with `words` behind it.
+
+    Returns the median milliseconds of an iteration after `warmup` of them.
+    """
     argv = [sys.executable, "-m", "primus.cli.main", "train", "pretrain", "--config", str(file)]
     argv += ["--nproc-per-node", str(processes)] if processes > 1 else []
+    argv += words
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
