@@ -19,8 +19,8 @@ from primus.backends.megatron.argument_builder import MegatronArgBuilder
 from primus.core.experiment import load_experiment
 from primus.engine.config import ConfigContainer
 from primus.engine.data.indexed import IndexedDatasetBuilder
-from primus.engine.train import pretrain as pretrain_module
 from primus.engine.train.pretrain import pretrain
+from primus.engine.train.sinks import Report
 
 __all__ = ["TINY", "build_container", "train", "write_corpus"]
 
@@ -65,7 +65,7 @@ def train(
 
 def _train(_rank: int, config: ConfigContainer) -> None:
     torch.manual_seed(99)  # whatever the process did before must not matter
-    pretrain_module._Report.close = lambda self, *, failed: None  # type: ignore[method-assign]  # pictures take longest
+    Report.close = lambda self, *, failed: None  # type: ignore[method-assign]  # pictures take longest
     pretrain(config, process_start=time.time())
 
 

@@ -47,3 +47,13 @@ def test_timers_that_always_run_do_not_wait() -> None:
     with Trace(level=2, wait=lambda: calls.append("wait")).span("evaluate"):
         pass
     assert calls == []
+
+
+def test_ranks_meet_before_timers_of_level_1_alone() -> None:
+    """`barrier_with_L1_time` gives a run's trace the meeting."""
+    calls: list[str] = []
+    trace = Trace(level=2, wait=lambda: None, meet=lambda: calls.append("meet"))
+    for level in (0, 1, 2):
+        with trace.span(f"at {level}", level):
+            calls.append(f"at {level}")
+    assert calls == ["at 0", "meet", "at 1", "at 2"]

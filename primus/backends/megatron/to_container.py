@@ -5,6 +5,7 @@ other path has exactly one live key whose `target` it is.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -48,13 +49,16 @@ def to_container(p: Params, keys: Keys) -> ConfigContainer:
 
 
 def sources(config: ConfigContainer, p: Params, keys: Keys) -> dict[str, str]:
-    """Return where the value of a container path was set, for every path that the user set or that has no default value."""
-    notes: dict[str, list[str]] = {}
+    """Return where the value of a container path was set, for every path that the user set or that is not at its default."""
+    deciding: dict[str, list[str]] = {}
     for name, key in keys.items():
         for path in targets(key):
-            if not p.is_preset(name) or (p[name] and not _is_default(config, path)):
-                notes.setdefault(path, []).append(f"{p.source(name)} ({name})")
-    return {path: ", ".join(texts) for path, texts in notes.items()}
+            deciding.setdefault(path, []).append(name)
+    return {
+        path: _note(p, names, _at(config, path))
+        for path, names in deciding.items()
+        if not all(map(p.is_preset, names)) or not _is_default(config, path)
+    }
 
 
 def targets(key: Key) -> tuple[str, ...]:
@@ -64,13 +68,22 @@ def targets(key: Key) -> tuple[str, ...]:
     return tuple(path.strip() for path in key.target.split(","))
 
 
+def _note(p: Params, names: list[str], value: Any) -> str:
+    """Name those of the deciding keys that the user set or that are on; where they leave the value open, it was derived."""
+    said = [name for name in names if not p.is_preset(name)] or [name for name in names if p[name]] or names[:1]
+    if value is not None and all(p[name] is None for name in said):
+        return f"derived: {', '.join(p.where(name) for name in said)}"
+    return ", ".join(f"{p.source(name)} ({name})" for name in said)
+
+
 def _is_default(config: ConfigContainer, path: str) -> bool:
-    *parents, leaf = path.split(".")
-    part: Any = config
-    for parent in parents:
-        part = getattr(part, parent)
-    (field,) = (field for field in dataclasses.fields(part) if field.name == leaf)
-    return bool(getattr(part, leaf) == field.default)
+    parent, _, leaf = path.rpartition(".")
+    (field,) = (field for field in dataclasses.fields(_at(config, parent)) if field.name == leaf)
+    return bool(_at(config, path) == field.default)
+
+
+def _at(config: ConfigContainer, path: str) -> Any:
+    return functools.reduce(getattr, path.split("."), cast(Any, config))
 
 
 def _put(tree: dict[str, Any], path: str, value: Any) -> None:

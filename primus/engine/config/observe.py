@@ -22,6 +22,8 @@ class LoggerConfig:
     """Iterations of one averaging block."""
     timing_log_level: Literal[0, 1, 2] = 0
     """Which timers run."""
+    barrier_before_timers: bool = True
+    """Ranks meet before each timer of level 1, so that none counts the waiting for another."""
     timing_log_option: Literal["max", "minmax", "all"] = "minmax"
     """How timers are gathered over ranks."""
     tensorboard_dir: str | None = None

@@ -36,6 +36,8 @@ class RNGConfig:
 
     seed: int = 1234
     """Seed of everything drawn: weights, dropout, data order."""
+    data_parallel_random_init: bool = False
+    """Data-parallel ranks draw from streams of their own; their weights start alike all the same."""
     deterministic_mode: bool = False
     """Deterministic algorithms only."""
 

@@ -27,6 +27,8 @@ class Trace:
     """Spans above this level are not timed (`timing_log_level`)."""
     wait: Callable[[], object] = field(default_factory=_device_wait)
     """Returns when the device has done what it was given; called around spans above level 0."""
+    meet: Callable[[], object] = lambda: None
+    """Returns when all ranks have called it; called before spans of level 1 (`barrier_with_L1_time`)."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Time spent in each span since the last drain."""
 
@@ -38,6 +40,8 @@ class Trace:
             return
         wait = self.wait if level else lambda: None
         wait()
+        if level == 1:
+            self.meet()
         start = time.perf_counter()
         try:
             yield

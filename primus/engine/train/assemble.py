@@ -72,7 +72,8 @@ class Parts:
 def assemble(config: ConfigContainer, mesh: Mesh, start: Start | None) -> Parts:
     """Build everything that is trained, and restore it if the run starts from a checkpoint."""
     precision = config.mixed_precision
-    streams = RandomStreams(config.rng.seed, mesh.coordinates, mesh.device)
+    own = 10 * mesh.coordinates.dp if config.rng.data_parallel_random_init else 0
+    streams = RandomStreams(config.rng.seed + own, mesh.coordinates, mesh.device)
     chunks = build_model(
         config.model,
         mesh=mesh,

@@ -5,26 +5,20 @@ Everything that can be wrong with the input is looked at before the rank joins t
 
 import logging
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+from primus.engine.cause import noting_time
 from primus.engine.checkpoint.start import Start, find_start
 from primus.engine.config import ConfigContainer, ParallelConfig, serialize
 from primus.engine.config.batch import BatchPlan
 from primus.engine.data.tokenizer import Tokenizer, build_tokenizer
 from primus.engine.model.size import parameter_count, training_flops
-from primus.engine.observe.console import Console
-from primus.engine.observe.metrics_file import MetricsFile
 from primus.engine.observe.profiler import Profiler
-from primus.engine.observe.sink import Sink
-from primus.engine.observe.tensorboard import TensorBoard
 from primus.engine.observe.timers import TimerReport
-from primus.engine.observe.trackers import MLflow, WandB
 from primus.engine.optim.watch import GradientWatch, SpikeWatch
 from primus.engine.parallel.mesh import Mesh, build_mesh
 from primus.engine.pipeline.pipeline import build_pipeline
@@ -41,6 +35,7 @@ from primus.engine.train.callbacks.stop import Stopping
 from primus.engine.train.determinism import be_deterministic
 from primus.engine.train.feeds import Feeds, Sources
 from primus.engine.train.loop import Callback, Loop
+from primus.engine.train.sinks import open_sinks
 from primus.engine.train.stages import Stages
 from primus.engine.train.step import TrainStep
 from primus.engine.train.warmup import warm_up
@@ -66,7 +61,8 @@ def pretrain(config: ConfigContainer, *, process_start: float) -> None:
     }
     mesh = build_mesh(config.model.parallel, config.dist, choose_device(), agreed=agreed)
     try:
-        _run(config, tokenizer, start, mesh, process_start)
+        with noting_time():
+            _run(config, tokenizer, start, mesh, process_start)
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -82,7 +78,10 @@ def choose_device() -> torch.device:
     """Return this rank's accelerator, or the CPU where there is none."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    number, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if number >= count:
+        raise InputError(f"process {number} of this machine has no device: there are {count}; start {count} processes at most")
+    device = torch.device("cuda", number)
     torch.cuda.set_device(device)
     return device
 
@@ -97,7 +96,7 @@ def with_vocabulary(config: ConfigContainer, tokenizer: Tokenizer) -> ConfigCont
 
 def _run(config: ConfigContainer, tokenizer: Tokenizer, start: Start | None, mesh: Mesh, process_start: float) -> None:
     count = parameter_count(config.model).total
-    log.info("model: %s parameters on %d rank(s), device %s", f"{count:,d}", mesh.world.size, mesh.device)
+    log.info("model: %s parameters, %s", f"{count:,d}", _ranks(mesh))
     if mesh.device.type == "cpu" and config.dist.backend != "gloo" and mesh.world.size > 1:
         log.info("distributed_backend %s: this run is on the CPU and uses gloo", config.dist.backend)
     plan = BatchPlan.of(config.train, mesh.layout.data)
@@ -121,8 +120,10 @@ def build_loop(parts: Parts, feeds: Feeds, plan: BatchPlan, process_start: float
     config, mesh = parts.config, parts.mesh
     train = config.train
     trace = Trace(config.logger.timing_log_level)
+    if config.logger.barrier_before_timers and mesh.world.size > 1:
+        trace.meet = dist.barrier
     stages = _stages(parts, trace)
-    sinks = _sinks(parts) if mesh.rank == 0 else []
+    sinks = open_sinks(parts) if mesh.rank == 0 else []
     timers = TimerReport(mesh.world, config.logger.timing_log_option, level=config.logger.timing_log_level)
     logging_ = Logging(config.logger, mesh, seq_length=config.model.seq_length, sinks=sinks, timers=timers)
     evaluation = Evaluation(
@@ -194,38 +195,11 @@ def _step(parts: Parts, trainer: Trainer, stages: Stages, trace: Trace) -> Train
     )
 
 
-def _sinks(parts: Parts) -> list[Sink]:
-    """Open everything that listens; rank 0 only."""
-    config, folder = parts.config, Path(parts.config.run.folder)
-    logger, begin = config.logger, parts.state.iteration
-    text, settings = serialize.dump(config), serialize.to_dict(config)
-    sinks: list[Sink] = [
-        MetricsFile(folder / "metrics.jsonl", start_iteration=begin),
-        Console(total_iterations=config.train.train_iters, start_iteration=begin, with_throughput=logger.log_throughput),
-    ]
-    if logger.tensorboard_dir is not None:
-        sinks.append(TensorBoard(logger, Path(logger.tensorboard_dir), config_text=text))
-    if logger.wandb_project is not None:
-        sinks.append(WandB(logger, folder=Path(logger.wandb_save_dir or folder / "wandb"), settings=settings))
-    if logger.mlflow_run_name is not None:
-        sinks.append(MLflow(logger, folder=folder / "mlruns", settings=settings))
-    sinks.append(_Report(folder))
-    return sinks
+def _ranks(mesh: Mesh) -> str:
+    return f"one rank on {mesh.device}" if mesh.world.size == 1 else f"{mesh.world.size} ranks, this one on {mesh.device}"
 
 
 def _profiler(parts: Parts) -> Profiler:
     logger, run = parts.config.logger, parts.config.run
     folder = Path(logger.tensorboard_dir or Path(run.folder) / "profile")
     return Profiler(parts.config.profiling, folder=folder, exp_name=run.exp_name, rank=parts.mesh.rank)
-
-
-class _Report(Sink):
-    """Draws the run's report at its end, in a process of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def close(self, *, failed: bool) -> None:
-        done = subprocess.run([sys.executable, "-m", "primus.engine.observe.report", str(self._folder)], check=False)
-        if done.returncode == 0:
-            log.info("report: %s", self._folder / "report" / "index.html")

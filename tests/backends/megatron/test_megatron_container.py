@@ -180,6 +180,7 @@ def test_values_off_the_default_have_their_source(build: Any) -> None:
     assert sources["model.num_layers"].startswith("primus/configs/models/megatron/llama3_8B.yaml:")
     assert sources["optimizer.lr"].startswith("primus/configs/modules/megatron/pre_trainer.yaml:")
     assert sources["dataset.mock_data"] == "exp.yaml:11 (mock_data)"
+    assert sources["model.attention.kv_channels"].startswith("derived: kv_channels null (primus/configs/models/megatron/")
     assert "checkpoint.ckpt_format" not in sources
 
 

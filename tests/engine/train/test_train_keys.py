@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 from ranks import run_ranks
 from runs import build_container, train, write_corpus
 
@@ -130,6 +131,31 @@ def test_a_complete_run_does_not_write_its_last_checkpoint_again(tmp_path: Path)
     before = {file.name: file.stat().st_mtime_ns for file in folder.iterdir()}
     assert len(train(tmp_path, "run", keys)) == 6
     assert {file.name: file.stat().st_mtime_ns for file in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("meets", [True, False])
+def test_barrier_with_l1_time_makes_ranks_meet(tmp_path: Path, meets: bool) -> None:
+    container = build_container(tmp_path, "run", 2, {"barrier_with_L1_time": meets, "timing_log_level": 1, "train_iters": 2})
+    meetings = run_ranks(_meetings, 2, container)
+    assert meetings == ([meetings[0]] * 2 if meets else [0, 0])
+    assert (meetings[0] > 0) is meets
+
+
+def _meetings(rank: int, container: ConfigContainer) -> int:
+    calls: list[int] = []
+    barrier = dist.barrier
+    dist.barrier = lambda *a, **k: (calls.append(1), barrier(*a, **k))
+    pretrain(container, process_start=0.0)
+    return len(calls)
+
+
+def test_data_parallel_random_init_gives_ranks_streams_of_their_own_and_equal_weights(tmp_path: Path) -> None:
+    keys = {"hidden_dropout": 0.5, "data_sharding": False, "train_iters": 2}
+    plain, own = (train(tmp_path, f"own{on}", {**keys, "data_parallel_random_init": on}, ranks=2) for on in (False, True))
+    assert plain[0]["lm_loss"] != own[0]["lm_loss"]
+    still = {**keys, "hidden_dropout": 0.0}
+    plain, own = (train(tmp_path, f"still{on}", {**still, "data_parallel_random_init": on}, ranks=2) for on in (False, True))
+    assert [row["lm_loss"] for row in plain] == [row["lm_loss"] for row in own]
 
 
 def test_replicas_that_drift_apart_end_the_run(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Rows of section 5.3: hiding tensor-parallel communication behind matrix products. None of them changes a number."""
 
-from primus.backends.megatron.keys.row import pending, section
+from primus.backends.megatron.keys.row import inert, live, pending, section
 
 __all__ = ["ROWS"]
 
@@ -10,7 +10,7 @@ _OVERLAP = "Overlap of tensor-parallel communication is"
 # fmt: off
 ROWS = section(
     "5.3",
-    pending("async_tensor_model_parallel_allreduce", "bool", _OVERLAP,
+    inert("async_tensor_model_parallel_allreduce", "bool", "obsolete upstream: that all-reduce always runs beside the product",
             doc="Without sequence parallelism, reduce the input gradient of a column-parallel layer "
                 "while its weight gradient is computed."),
     pending("tp_comm_overlap", "bool", _OVERLAP,
@@ -32,8 +32,8 @@ ROWS = section(
             doc="Reduce-scatter the whole input gradient while the weight gradient is computed."),
     pending("tp_comm_bulk_dgrad", "bool", _OVERLAP,
             doc="All-gather the whole saved input while the input gradient is computed."),
-    pending("barrier_with_L1_time", "bool", "Timers without a barrier are",
-            doc="A barrier in front of each level-1 timer makes phases comparable over ranks; it is not specific to "
+    live("barrier_with_L1_time", "bool", "logger.barrier_before_timers",
+         doc="A barrier in front of each level-1 timer makes phases comparable over ranks; it is not specific to "
                 "tensor parallelism."),
     pending("tp_comm_bootstrap_backend", "str", _OVERLAP, choices=("nccl", "gloo", "mpi"),
             doc="Library through which ranks agree on the buffers of the overlapped forms."),

@@ -54,8 +54,8 @@ ROWS = section(
          doc="Let `attention_backend: auto` prefer the fused attention kernel; `deterministic_mode` refuses it."),
     live("seed", "int", "rng.seed", minimum=1,
          doc="Seed of weights, dropout and data order."),
-    pending("data_parallel_random_init", "bool", "Random streams per data-parallel rank are",
-            doc="Give each data-parallel rank random streams of its own, and checkpoint them one by one; "
+    live("data_parallel_random_init", "bool", "rng.data_parallel_random_init",
+         doc="Give each data-parallel rank random streams of its own, and checkpoint them one by one; "
                 "replicas still start from equal weights."),
     live("init_method_xavier_uniform", "bool", "model.init.xavier_uniform",
          doc="Draw every matrix Xavier-uniformly; the depth scaling of output projections falls away."),
