@@ -39,7 +39,7 @@ quickstart: setup
 
 ## The whole test suite
 test: setup
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist worksteal
 
 ## Linters, types, import contracts
 check: setup

@@ -112,7 +112,7 @@ def large_gradients(rank: int) -> list[str]:
     buffers = GradientBuffers([model], DDPConfig(), mesh, grad_dtype=torch.float32, per_token=False)
     GradientWatch(buffers, mesh, check_finite=False, spikes=SpikeWatch(num_samples=1))
     records: list[str] = []
-    handler = logging.Handler()
+    handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("primus.engine.optim.watch").addHandler(handler)
     for value in (1.0, 11.0 if rank == 1 else 1.0):
