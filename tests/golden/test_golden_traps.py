@@ -15,8 +15,7 @@ from torch import Tensor
 
 from primus.engine.config import ConfigContainer
 from primus.engine.data.indexed import IndexedDatasetBuilder
-from primus.engine.model.parameter import sharding_of
-from primus.engine.parallel.sharding import global_parameters
+from primus.engine.parallel.sharding import global_parameters, sharding_of
 from primus.engine.train.assemble import Parts, assemble
 from primus.engine.train.pretrain import pretrain
 

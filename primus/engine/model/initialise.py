@@ -11,9 +11,9 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from primus.engine.model.parameter import initial_of, sharding_of
+from primus.engine.model.parameter import initial_of
 from primus.engine.parallel.mesh import Group
-from primus.engine.parallel.sharding import global_parameters, slice_global
+from primus.engine.parallel.sharding import global_parameters, sharding_of, slice_global
 
 __all__ = ["generator_for", "initialise", "zero_padding"]
 

@@ -14,7 +14,7 @@ from primus.engine.parallel.mesh import Group
 from primus.engine.parallel.random import RandomStreams
 from primus.engine.parallel.sharding import Sharding, local_shape
 
-__all__ = ["Initial", "Place", "constant", "declare", "initial_of", "normal", "sharding_of", "xavier_uniform"]
+__all__ = ["Initial", "Place", "constant", "declare", "initial_of", "normal", "xavier_uniform"]
 
 Initial = Callable[[Tensor, torch.Generator], None]
 """Fills a whole, undivided fp32 tensor."""
@@ -47,12 +47,6 @@ def declare(place: Place, shape: tuple[int, ...], sharding: Sharding, initial: I
     parameter.sharding = sharding  # type: ignore[attr-defined]
     parameter.initial = initial  # type: ignore[attr-defined]
     return parameter
-
-
-def sharding_of(parameter: nn.Parameter) -> Sharding:
-    """Return the sharding that the parameter was declared with."""
-    sharding: Sharding = parameter.sharding  # type: ignore[attr-defined]
-    return sharding
 
 
 def initial_of(parameter: nn.Parameter) -> Initial:

@@ -1,7 +1,6 @@
 """`build_optimizer` makes the optimizer of a run from its configuration and the flat gradients."""
 
 from primus.engine.config import MixedPrecisionConfig, OptimizerConfig, SchedulerConfig
-from primus.engine.model.parameter import sharding_of
 from primus.engine.optim.adam import Adam
 from primus.engine.optim.flat import FlatRange, Piece
 from primus.engine.optim.grouping import group_of
@@ -11,7 +10,7 @@ from primus.engine.optim.schedule import OptParamScheduler
 from primus.engine.optim.sgd import SGD
 from primus.engine.parallel.data import GradientBuffers, OwnedRange, Segment
 from primus.engine.parallel.mesh import Mesh
-from primus.engine.parallel.sharding import flat_range_shards
+from primus.engine.parallel.sharding import flat_range_shards, sharding_of
 from primus.engine.precision import build_loss_scaler
 
 __all__ = ["build_optimizer"]

@@ -31,7 +31,7 @@ from primus.engine.parallel.collectives import (
 )
 from primus.engine.parallel.deferred import DeferredProducts
 from primus.engine.parallel.mesh import Group, Mesh
-from primus.engine.parallel.sharding import Sharding, global_parameters
+from primus.engine.parallel.sharding import global_parameters, sharding_of
 from primus.engine.parallel.slot import GradientSlot
 
 __all__ = ["GradientBuffers", "OwnedRange", "Segment"]
@@ -243,7 +243,7 @@ class GradientBuffers:
             owned.grad[segment.start : segment.start + segment.numel]
             for owned in self.ranges()
             for segment in owned.segments
-            if segment.param.sharding.sequence_parallel_grad  # type: ignore[attr-defined]
+            if sharding_of(segment.param).sequence_parallel_grad
         ]
 
     def _watch(self, modules: Iterable[nn.Module]) -> None:
@@ -326,8 +326,7 @@ class GradientBuffers:
 
 
 def _is_tied(param: nn.Parameter) -> bool:
-    sharding: Sharding | None = getattr(param, "sharding", None)
-    return sharding is not None and sharding.tied_to is not None
+    return sharding_of(param).tied_to is not None
 
 
 def _await_all(buckets: tuple[_Bucket, ...], *_: object) -> None:

@@ -106,12 +106,6 @@ class Layout:
         outer = _offsets([(sizes[a], strides[a]) for a in self.order if a not in axes])
         return tuple(tuple(base + offset for offset in inner) for base in outer)
 
-    def neighbour(self, rank: int, axis: Axis, step: int) -> int:
-        """Return the rank `step` places further along a dense axis, which closes to a ring."""
-        size, stride = self.sizes()[axis], self._strides("dense")[axis]
-        place = rank // stride % size
-        return rank + ((place + step) % size - place) * stride
-
     @property
     def _expert_tensor(self) -> int:
         return self.tensor if self.expert_tensor is None else self.expert_tensor

@@ -7,7 +7,6 @@ rectangles of all ranks cover every element of the global tensor once for each r
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +22,7 @@ __all__ = [
     "global_shape",
     "local_shape",
     "parameter_shards",
+    "sharding_of",
     "slice_global",
 ]
 
@@ -33,8 +33,6 @@ class Sharding:
 
     dim: int | None
     """Divided dim; None: every rank holds all of it."""
-    axis: Literal["tp"] = "tp"
-    """Mesh axis of the group."""
     blocks: int = 1
     """Equal blocks along `dim`, each divided over the group: 2 for the gate and linear half of a gated MLP."""
     sequence_parallel_grad: bool = False
@@ -47,6 +45,9 @@ class Sharding:
     """Of a tied weight: the other stage's counts."""
     valid_rows: int | None = None
     """Rows of the global tensor that mean something; what follows is padding that depends on the layout and is not stored."""
+
+
+_WHOLE = Sharding(dim=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,13 @@ def global_parameters(chunks: Iterable[nn.Module]) -> Iterator[tuple[str, nn.Par
         for name, parameter in chunk.named_parameters():
             if parameter not in seen:
                 seen.add(parameter)
-                sharding: Sharding | None = getattr(parameter, "sharding", None)
-                yield (sharding.tied_to if sharding and sharding.tied_to else name), parameter
+                yield sharding_of(parameter).tied_to or name, parameter
+
+
+def sharding_of(parameter: nn.Parameter) -> Sharding:
+    """Return the sharding that a parameter was declared with; one without a declaration is whole on every rank."""
+    sharding: Sharding = getattr(parameter, "sharding", _WHOLE)
+    return sharding
 
 
 def local_shape(shape: Sequence[int], sharding: Sharding, group: Group) -> tuple[int, ...]:

@@ -13,19 +13,13 @@ from dataclasses import dataclass, field
 __all__ = ["Trace"]
 
 
-def _device_wait() -> Callable[[], object]:
-    import torch
-
-    return torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
-
-
 @dataclass(slots=True)
 class Trace:
     """Collects the span times of this rank."""
 
     level: int = 0
     """Spans above this level are not timed (`timing_log_level`)."""
-    wait: Callable[[], object] = field(default_factory=_device_wait)
+    wait: Callable[[], object] = lambda: None
     """Returns when the device has done what it was given; called around spans above level 0."""
     meet: Callable[[], object] = lambda: None
     """Returns when all ranks have called it; called before spans of level 1 (`barrier_with_L1_time`)."""

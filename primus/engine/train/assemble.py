@@ -17,13 +17,12 @@ from primus.engine.checkpoint.state import TrainState
 from primus.engine.config import ConfigContainer, serialize
 from primus.engine.model.builder import build_model
 from primus.engine.model.gpt import GPTModel
-from primus.engine.model.parameter import sharding_of
 from primus.engine.optim.build import build_optimizer
 from primus.engine.optim.optimizer import Optimizer
 from primus.engine.parallel.data import GradientBuffers
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.random import RandomStreams
-from primus.engine.parallel.sharding import Shards, global_parameters, parameter_shards
+from primus.engine.parallel.sharding import Shards, global_parameters, parameter_shards, sharding_of
 from primus.engine.precision import dtype_of
 
 __all__ = ["Parts", "Trainer", "assemble", "model_shards"]

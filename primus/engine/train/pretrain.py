@@ -120,6 +120,8 @@ def build_loop(parts: Parts, feeds: Feeds, plan: BatchPlan, process_start: float
     config, mesh = parts.config, parts.mesh
     train = config.train
     trace = Trace(config.logger.timing_log_level)
+    if mesh.device.type == "cuda":
+        trace.wait = torch.cuda.synchronize
     if config.logger.barrier_before_timers and mesh.world.size > 1:
         trace.meet = dist.barrier
     stages = _stages(parts, trace)

@@ -13,11 +13,10 @@ from primus.engine.config import DistConfig
 from primus.engine.config.model import AttentionConfig, InitConfig, ModelConfig, ParallelConfig, PositionConfig
 from primus.engine.model.builder import build_model
 from primus.engine.model.gpt import GPTModel
-from primus.engine.model.parameter import sharding_of
 from primus.engine.parallel.collectives import all_reduce_
 from primus.engine.parallel.mesh import Mesh, build_mesh
 from primus.engine.parallel.random import RandomStreams
-from primus.engine.parallel.sharding import slice_global
+from primus.engine.parallel.sharding import sharding_of, slice_global
 
 FOLDER = Path(__file__).parents[2] / "data" / "distributed"
 

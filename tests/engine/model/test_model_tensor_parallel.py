@@ -12,11 +12,10 @@ from primus.engine.config import DistConfig
 from primus.engine.config.model import AttentionConfig, InitConfig, ModelConfig, ParallelConfig, PositionConfig
 from primus.engine.model.builder import build_model
 from primus.engine.model.gpt import GPTModel
-from primus.engine.model.parameter import sharding_of
 from primus.engine.parallel.collectives import all_gather_object, all_reduce_
 from primus.engine.parallel.mesh import Mesh, build_mesh, single_mesh
 from primus.engine.parallel.random import RandomStreams
-from primus.engine.parallel.sharding import parameter_shards
+from primus.engine.parallel.sharding import parameter_shards, sharding_of
 
 VOCAB, B, S = 90, 2, 8
 BASE = ModelConfig(

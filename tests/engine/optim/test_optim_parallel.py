@@ -22,13 +22,12 @@ from primus.engine.config import (
     SchedulerConfig,
 )
 from primus.engine.model.builder import build_model
-from primus.engine.model.parameter import sharding_of
 from primus.engine.optim import Optimizer, build_optimizer
 from primus.engine.parallel.data import GradientBuffers
 from primus.engine.parallel.layout import Layout
 from primus.engine.parallel.mesh import Mesh, build_mesh, single_mesh
 from primus.engine.parallel.random import RandomStreams
-from primus.engine.parallel.sharding import Shards, parameter_shards
+from primus.engine.parallel.sharding import Shards, parameter_shards, sharding_of
 from primus.engine.precision import dtype_of
 
 BATCH, SEQ, VOCAB = 4, 8, 61

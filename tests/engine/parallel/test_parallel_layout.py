@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from primus.engine.parallel.layout import Axis, Layout
+from primus.engine.parallel.layout import Layout
 from primus.errors import ConfigError
 
 
@@ -53,14 +53,6 @@ def test_both_grids_have_the_same_stages_and_as_many_places(alternative: bool) -
     assert layout.groups("pp") == layout.groups("pp", grid="expert")
     sizes = layout.sizes("expert")
     assert layout.tensor * layout.context * layout.data == sizes["tp"] * sizes["ep"] * sizes["dp"]
-
-
-@pytest.mark.parametrize("axis", ["tp", "cp", "dp", "pp"])
-def test_neighbours_are_the_next_in_the_group_and_close_to_a_ring(axis: Axis) -> None:
-    layout = Layout(world_size=48, tensor=2, context=2, pipeline=4)
-    for group in layout.groups(axis):
-        assert [layout.neighbour(rank, axis, 1) for rank in group] == [*group[1:], group[0]]
-        assert [layout.neighbour(rank, axis, -1) for rank in group] == [group[-1], *group[:-1]]
 
 
 def test_size_below_one_is_refused() -> None:
