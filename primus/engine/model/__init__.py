@@ -3,6 +3,7 @@
 size        parameters and FLOPs as integers, without torch
 builder     `build_model`: configuration to model, every part chosen once
 gpt         `GPTModel`: embedding, decoder, output
+hidden      shape and dtype of what stages pass on
 layer       one transformer layer, and the stack of them
 attention   self-attention with grouped queries, and its two core forms
 mlp         the feed-forward half

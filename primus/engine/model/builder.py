@@ -15,6 +15,7 @@ from primus.engine.model.context_attention import ExchangedAttention, GatheredAt
 from primus.engine.model.dropout import BiasDropoutAdd
 from primus.engine.model.embedding import Embedding, PositionEmbedding, VocabParallelEmbedding
 from primus.engine.model.gpt import GPTModel
+from primus.engine.model.hidden import residual_dtype
 from primus.engine.model.initialise import initialise, zero_padding
 from primus.engine.model.layer import Decoder, Layer, residual_after_norm, residual_before_norm
 from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
@@ -30,7 +31,7 @@ from primus.engine.parallel.random import RandomStreams
 from primus.engine.parallel.sharding import Sharding
 from primus.errors import ConfigError
 
-__all__ = ["build_model", "residual_dtype"]
+__all__ = ["build_model"]
 
 _EMBEDDING_WEIGHT = "embedding.word_embeddings.weight"
 
@@ -278,11 +279,6 @@ def _initial(config: ModelConfig, *, deep: bool = False) -> Initial:
     if config.init.xavier_uniform:
         return xavier_uniform()
     return normal(config.init.method_std / math.sqrt(2 * config.num_layers) if deep else config.init.method_std)
-
-
-def residual_dtype(config: ModelConfig, dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of the hidden states between layers, for parameters of `dtype`."""
-    return torch.promote_types(dtype, torch.float32) if config.fp32_residual_connection else dtype
 
 
 def _vocab_size(config: ModelConfig) -> int:

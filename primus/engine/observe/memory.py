@@ -1,8 +1,8 @@
 """Memory of this process, in bytes: the device allocator's figures, or the resident set on a CPU."""
 
-import resource
-
 import torch
+
+from primus.engine.device_memory import peak_bytes
 
 __all__ = ["memory_bytes"]
 
@@ -13,6 +13,6 @@ def memory_bytes(device: torch.device) -> dict[str, int]:
         return {
             "mem-reserved-bytes": torch.cuda.memory_reserved(device),
             "mem-allocated-bytes": torch.cuda.memory_allocated(device),
-            "mem-max-allocated-bytes": torch.cuda.max_memory_allocated(device),
+            "mem-max-allocated-bytes": peak_bytes(device),
         }
-    return {"mem-max-resident-bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    return {"mem-max-resident-bytes": peak_bytes(device)}

@@ -5,21 +5,19 @@ number of microbatches or from the memory that is left. Rank 0 of the world deci
 """
 
 import logging
-import os
-import resource
 import statistics
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from primus.engine.config.pipeline import PipelineConfig
+from primus.engine.device_memory import peak_bytes, total_bytes
 from primus.engine.parallel.collectives import all_gather_object
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.pipeline.recorder import Recorder
+from primus.engine.pipeline.schedules import Op
 
 __all__ = ["Adaptive", "Measured", "adapted"]
 
@@ -76,12 +74,12 @@ class Adaptive:
         """Whether the coming step is measured."""
         return self._first <= self._steps + 1 <= self._last
 
-    @contextmanager
-    def counting(self) -> Iterator[None]:
-        """Count what the body, a forward, keeps for its backward."""
+    def around(self, op: Op) -> AbstractContextManager[None]:
+        """Count what the forward of the first microbatch keeps for its backward."""
+        if op.kind != "F" or op.microbatch > 0:
+            return nullcontext()
         self._saved = {}
-        with torch.autograd.graph.saved_tensors_hooks(self._count, lambda kept: kept):
-            yield
+        return torch.autograd.graph.saved_tensors_hooks(self._count, lambda kept: kept)
 
     def after_step(self, recorder: Recorder, alive: float) -> PipelineConfig | None:
         """Take a step's times; after the last measured one return the new configuration, on all ranks.
@@ -93,9 +91,7 @@ class Adaptive:
         self._steps += 1
         if self._steps != self._last or not self._means:
             return None
-        stages = all_gather_object(self._measured(alive), self._mesh.pp)
-        if self._mesh.world.size > 1:
-            dist.broadcast_object_list(stages, src=0)
+        stages = all_gather_object(all_gather_object(self._measured(alive), self._mesh.pp), self._mesh.world)[0]
         new = adapted(self._config, stages)
         log.info(
             "the schedule is made anew from steps %d to %d: forward %.3g ms, input gradient %.3g ms, weight gradient %.3g ms, "
@@ -108,8 +104,8 @@ class Adaptive:
     def _measured(self, alive: float) -> Measured:
         forward, input_grad, weight_grad = (statistics.mean(column) for column in zip(*self._means, strict=True))
         size = sum(self._saved.values())
-        total, peak = _memory(self._mesh.device)
-        room = total * self._config.memory_percentile / 100 - (peak - alive * size)
+        allowed = total_bytes(self._mesh.device) * self._config.memory_percentile / 100
+        room = allowed - (peak_bytes(self._mesh.device) - alive * size)
         return Measured((forward, input_grad, weight_grad), size, room)
 
     def _count(self, kept: Tensor) -> Tensor:
@@ -117,12 +113,3 @@ class Adaptive:
         if storage.data_ptr() not in self._weights:
             self._saved[storage.data_ptr()] = storage.nbytes()
         return kept
-
-
-def _memory(device: torch.device) -> tuple[float, float]:
-    """Return the memory that this rank may use and the most that it has used, in bytes."""
-    if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[1]), float(torch.cuda.max_memory_allocated(device))
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / ranks
-    return total, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0

@@ -2,11 +2,11 @@
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 from primus.engine.config import ConfigContainer
 from primus.engine.config.pipeline import PipelineConfig
-from primus.engine.model.builder import residual_dtype
+from primus.engine.model.hidden import hidden_shape, residual_dtype
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.pipeline.adaptive import Adaptive
 from primus.engine.pipeline.links import Links
@@ -35,7 +35,7 @@ class Pipeline:
         """`links` is needed for more than one pipeline rank, `recorder` for `adaptive`."""
         self._config, self._mesh, self._links = config, mesh, links
         self.recorder = recorder
-        """Times of the last step; None where nobody asks for them."""
+        """Times of the last step that was timed; None where nobody asks for them."""
         self._adaptive = adaptive
         self._training: dict[int, tuple[RankPlan, float]] = {}
         self._evaluation: dict[int, RankPlan] = {}
@@ -45,11 +45,13 @@ class Pipeline:
         if num_microbatches not in self._training:
             self._training[num_microbatches] = self._plan(num_microbatches)
         plan, alive = self._training[num_microbatches]
-        if self.recorder is not None:
+        measures = self._adaptive is not None and self._adaptive.is_timing
+        # Only then: the recorder waits for the device at every operation.
+        if self.recorder is not None and (measures or self._config.dump_times):
             self.recorder.begin()
             around = _both(around, self.recorder.around)
-        if self._adaptive is not None and self._adaptive.is_timing:
-            around = _both(around, self._counting_first)
+        if self._adaptive is not None and measures:
+            around = _both(around, self._adaptive.around)
         execute(plan, forward=forward, gradients=gradients, links=self._links, around=around)
         if self._adaptive is not None and self.recorder is not None:
             new = self._adaptive.after_step(self.recorder, alive)
@@ -70,14 +72,6 @@ class Pipeline:
             log.info("schedule %s of %d microbatches\n%s", schedule.algorithm, num_microbatches, _text(schedule))
         return rank_plan(schedule, self._mesh.pp.index), peak_activations(schedule, self._mesh.pp.index)
 
-    @contextmanager
-    def _counting_first(self, op: Op) -> Iterator[None]:
-        """Count what the first microbatch's forward keeps."""
-        with ExitStack() as stack:
-            if op.kind == "F" and op.microbatch == 0 and self._adaptive is not None:
-                stack.enter_context(self._adaptive.counting())
-            yield
-
 
 def build_pipeline(config: ConfigContainer, mesh: Mesh, weights: set[int], wait: Callable[[], object]) -> Pipeline:
     """Return the pipeline of a run.
@@ -87,14 +81,12 @@ def build_pipeline(config: ConfigContainer, mesh: Mesh, weights: set[int], wait:
     model, pipeline = config.model, config.model.pipeline
     if mesh.pp.size == 1:
         return Pipeline(pipeline, mesh)
-    is_sequence_parallel = model.parallel.sequence_parallel and mesh.tp.size > 1
-    sequence = model.seq_length // mesh.cp.size // (mesh.tp.size if is_sequence_parallel else 1)
     links = Links(
         mesh,
-        (sequence, config.train.micro_batch_size, model.hidden_size),
+        hidden_shape(model, mesh, config.train.micro_batch_size),
         residual_dtype(model, dtype_of(config.mixed_precision.params_dtype)),
         posts_ahead=pipeline.communication_method == "async_p2p",
-        scatters=pipeline.scatter_gather and not is_sequence_parallel,
+        scatters=pipeline.scatter_gather and not model.parallel.sequence_parallel,
         knocks=pipeline.pre_communication,
     )
     is_adaptive = pipeline.timed_steps is not None

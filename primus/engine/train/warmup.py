@@ -5,8 +5,8 @@ from torch import Tensor
 
 from primus.engine.checkpoint.rng import capture_rng, restore_rng
 from primus.engine.config import ConfigContainer
-from primus.engine.model.builder import residual_dtype
 from primus.engine.model.gpt import GPTModel
+from primus.engine.model.hidden import hidden_shape, residual_dtype
 from primus.engine.parallel.data import GradientBuffers
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.random import RandomStreams
@@ -36,8 +36,7 @@ def _once(chunk: GPTModel, config: ConfigContainer, mesh: Mesh) -> None:
     positions = torch.arange(S, device=device).expand(B, S)
     hidden: Tensor | None = None
     if chunk.embedding is None:
-        rows = S // mesh.tp.size if model.parallel.sequence_parallel else S
         dtype = residual_dtype(model, dtype_of(config.mixed_precision.params_dtype))
-        hidden = torch.randn(rows, B, model.hidden_size, dtype=dtype, device=device).requires_grad_()
+        hidden = torch.randn(hidden_shape(model, mesh, B), dtype=dtype, device=device).requires_grad_()
     made: Tensor = chunk(tokens, positions, None, labels, torch.ones(B, S, device=device), hidden_SBH=hidden)
     made.backward(None if made.dim() == 0 else torch.zeros_like(made))

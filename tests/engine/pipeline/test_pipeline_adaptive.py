@@ -34,11 +34,13 @@ def test_the_limit_percentile_says_how_full_memory_may_be(
     percentile: int, room: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`zero_bubble_adaptive_memory_limit_percentile` of 1000 bytes, 300 of which are no activations."""
-    monkeypatch.setattr(adaptive, "_memory", lambda device: (1000.0, 700.0))
+    monkeypatch.setattr(adaptive, "total_bytes", lambda device: 1000)
+    monkeypatch.setattr(adaptive, "peak_bytes", lambda device: 700)
     config = PipelineConfig(algorithm="zero-bubble-heuristic", timed_steps=(1, 1), memory_percentile=percentile)
     measuring = Adaptive(config, single_mesh(), set())
-    with measuring.counting():
-        torch.ones(25, requires_grad=True).exp()  # keeps 100 bytes
+    for microbatch, numbers in enumerate((25, 50)):  # keep 100 and 200 bytes; the first counts
+        with measuring.around(Op("F", microbatch)):
+            torch.ones(numbers, requires_grad=True).exp()
     recorder = Recorder(lambda: None)
     recorder.events = [(Op("F", 0), 0.0, 2.0), (Op("F", 1), 2.0, 6.0)]
     new = measuring.after_step(recorder, alive=4)

@@ -2,14 +2,12 @@
 
 import json
 import os
-import resource
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from primus.engine.config import ConfigContainer
 from primus.engine.config.batch import BatchPlan
+from primus.engine.device_memory import peak_bytes
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.pipeline.pipeline import Pipeline
 from primus.engine.train.loop import Callback, Loop
@@ -33,7 +31,8 @@ class PipelineTimes(Callback):
     def after_step(self, loop: Loop, outcome: StepOutcome) -> None:
         recorder = self._pipeline.recorder
         assert recorder is not None
-        step: dict[str, Any] = {"total": max(end for _, _, end in recorder.events), "memory": _gigabytes(self._mesh.device)}
+        gigabytes = peak_bytes(self._mesh.device) / 2**30
+        step: dict[str, Any] = {"total": max(end for _, _, end in recorder.events), "memory": gigabytes}
         for kind, name in _NAMES.items():
             events = [event for event in recorder.events if event[0].kind == kind]
             step[f"{name}_start"], step[f"{name}_end"] = [e[1] for e in events], [e[2] for e in events]
@@ -61,9 +60,3 @@ class PipelineTimes(Callback):
             "num_mbs": BatchPlan.of(train, layout.data).num_microbatches(train.train_samples or 0),
             "train_iters": train.train_iters,
         }
-
-
-def _gigabytes(device: torch.device) -> float:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**30
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

@@ -1,0 +1,23 @@
+"""Memory of this rank, in bytes: of its accelerator, or of the host where the CPU computes."""
+
+import os
+import resource
+
+import torch
+
+__all__ = ["peak_bytes", "total_bytes"]
+
+
+def peak_bytes(device: torch.device) -> int:
+    """Return the most that was in use so far: by the device's allocator, or by the process as resident set."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def total_bytes(device: torch.device) -> int:
+    """Return what this rank may use: a device of its own, or a share of the host like those of its other ranks."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[1]
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // ranks
