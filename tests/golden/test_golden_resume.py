@@ -12,7 +12,7 @@ from primus.engine.checkpoint.start import find_start
 from primus.engine.config import ConfigContainer
 from primus.engine.data.tokenizer import build_tokenizer
 from primus.engine.parallel.mesh import build_mesh
-from primus.engine.train.assemble import assemble, model_shards
+from primus.engine.train.assemble import assemble
 from primus.engine.train.pretrain import with_vocabulary
 
 pytestmark = pytest.mark.slow  # several whole runs each
@@ -63,7 +63,7 @@ def state_at(folder: Path, name: str, ranks: int, overrides: dict[str, Any]) -> 
         mesh = build_mesh(config.model.parallel, config.dist, torch.device("cpu"))
         parts = assemble(config, mesh, find_start(config.checkpoint))
         assert parts.state.iteration == 6
-        shards = {**model_shards(parts.chunks, mesh), **parts.trainer.optimizer.state_shards()}
+        shards = {**parts.trainer.buffers.weight_shards(), **parts.trainer.optimizer.state_shards()}
         return {key: [x for chunk in part.chunks for x in chunk.data.flatten().tolist()] for key, part in shards.items()}
 
     source = {"load": str(folder / "g" / "u" / name / "ckpt"), "finetune": False}

@@ -94,6 +94,8 @@ class InitConfig:
     """Xavier-uniform for every matrix instead, without the depth scaling."""
     perform: bool = True
     """False leaves memory as allocated (to be filled from a checkpoint)."""
+    meta_device: bool = False
+    """Build weights without memory and fill them unit by unit; needs sharded weights."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["DDPConfig", "OptimizerConfig", "SchedulerConfig"]
+__all__ = ["DDPConfig", "OptimizerConfig", "SchedulerConfig", "ShardingStrategy"]
+
+ShardingStrategy = Literal["no_shard", "optim", "optim_grads", "optim_grads_params"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,6 +80,14 @@ class DDPConfig:
     """Reduce each bucket as soon as its gradients are complete."""
     overlap_param_gather: bool = False
     """Gather updated parameters bucket by bucket while the next forward runs."""
+    use_megatron_fsdp: bool = False
+    """Shard what `data_parallel_sharding_strategy` names."""
+    data_parallel_sharding_strategy: ShardingStrategy = "no_shard"
+    """What ranks divide: nothing, the optimizer state, the gradients too, or the weights as well (ZeRO 0 to 3)."""
+    gradient_reduce_div_fusion: bool = True
+    """Sharded gradients are divided where they are added up, not in a pass of their own."""
+    suggested_communication_unit_size: int = 400_000_000
+    """Elements of sharded weights that are gathered before their unit runs."""
     bucket_size: int | None = None
     """Elements of a bucket; None: max(40 M, 1 M x ranks)."""
     num_buckets: int | None = None
@@ -88,3 +98,13 @@ class DDPConfig:
     """Iterations between comparisons of the replicas' weights; None: never."""
     pad_buckets_for_high_nccl_busbw: bool = False
     """Pad buckets to a multiple of 65536 elements."""
+
+    @property
+    def shards_gradients(self) -> bool:
+        """Whether a rank keeps its shard of the reduced gradients alone."""
+        return self.use_megatron_fsdp and self.data_parallel_sharding_strategy in ("optim_grads", "optim_grads_params")
+
+    @property
+    def shards_weights(self) -> bool:
+        """Whether a rank keeps its shard of the weights alone."""
+        return self.use_megatron_fsdp and self.data_parallel_sharding_strategy == "optim_grads_params"

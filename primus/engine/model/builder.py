@@ -48,7 +48,7 @@ def build_model(
 ) -> tuple[GPTModel, ...]:
     """Build this rank's chunks of the model, in the order of their numbers, and fill them (unless `init.perform` is false).
 
-    Without pipelining that is one, the whole model.
+    Without pipelining that is one, the whole model. With `init.meta_device` weights have no memory yet, and no values.
     """
     place = Place(
         tp=mesh.tp,
@@ -57,6 +57,7 @@ def build_model(
         cp_ring=mesh.cp_ring,
         dtype=dtype,
         device=torch.device(device),
+        weights_device=torch.device("meta" if config.init.meta_device else device),
         streams=streams,
         sequence_parallel=config.parallel.sequence_parallel and mesh.tp.size > 1,
     )
@@ -73,6 +74,8 @@ def build_model(
             embedding=chunks[0].embedding if chunks else None,
         )
         chunks.append(_chunk(config, place, layers[stage], ends, cross_entropy_in_fp16))
+    if config.init.meta_device:
+        return tuple(chunks)
     if config.init.perform:
         initialise(chunks, seed=seed, tp=mesh.tp)
     else:

@@ -11,6 +11,7 @@ from primus.engine.model.embedding import Embedding
 from primus.engine.model.layer import Decoder
 from primus.engine.model.output import OutputLayer
 from primus.engine.model.rotary import RotaryEmbedding
+from primus.engine.parallel.buckets import Unit
 
 __all__ = ["GPTModel"]
 
@@ -25,6 +26,13 @@ class GPTModel(nn.Module):
         super().__init__()
         self.embedding, self.rotary = embedding, rotary
         self.decoder, self.output_layer = decoder, output_layer
+
+    def units(self) -> list[Unit]:
+        """Return the parts whose weights are needed together, in the order in which they run."""
+        units = [] if self.embedding is None else [Unit(modules=(self.embedding,), backward_reads_weights=False)]
+        units += [Unit(modules=(layer,)) for layer in self.decoder.layers.values()]
+        ends = tuple(part for part in (self.decoder.final_layernorm, self.output_layer) if part is not None)
+        return [*units, Unit(modules=ends)] if ends else units
 
     def forward(
         self,

@@ -15,15 +15,20 @@ from primus.engine.model.parameter import initial_of
 from primus.engine.parallel.mesh import Group
 from primus.engine.parallel.sharding import global_parameters, sharding_of, slice_global
 
-__all__ = ["generator_for", "initialise", "zero_padding"]
+__all__ = ["generator_for", "initialise", "initialise_parameter", "zero_padding"]
 
 
-@torch.no_grad()
 def initialise(chunks: Iterable[nn.Module], *, seed: int, tp: Group) -> None:
     """Fill every parameter of a rank's chunks; a tied parameter is drawn once, under its first name."""
     for name, parameter in global_parameters(chunks):
-        whole = _draw(name, parameter, seed, tp)
-        parameter.copy_(slice_global(whole.to(parameter.dtype), sharding_of(parameter), tp))
+        initialise_parameter(name, parameter, seed=seed, tp=tp)
+
+
+@torch.no_grad()
+def initialise_parameter(name: str, parameter: nn.Parameter, *, seed: int, tp: Group) -> None:
+    """Fill the rank's slice of the parameter that has this name in the whole model."""
+    whole = _draw(name, parameter, seed, tp)
+    parameter.copy_(slice_global(whole.to(parameter.dtype), sharding_of(parameter), tp))
 
 
 @torch.no_grad()

@@ -30,6 +30,8 @@ class Place:
     cp_ring: Group
     dtype: torch.dtype
     device: torch.device
+    weights_device: torch.device
+    """Where parameters lie: `device`, or meta until flat memory holds them."""
     streams: RandomStreams
     sequence_parallel: bool
     """Between the linears, activations hold this rank's slice of the sequence."""
@@ -43,7 +45,7 @@ class Place:
 def declare(place: Place, shape: tuple[int, ...], sharding: Sharding, initial: Initial) -> nn.Parameter:
     """Return an unfilled parameter: this rank's slice of a tensor of the global `shape`."""
     local = local_shape(shape, sharding, place.tp)
-    parameter = nn.Parameter(torch.empty(local, dtype=place.dtype, device=place.device))
+    parameter = nn.Parameter(torch.empty(local, dtype=place.dtype, device=place.weights_device))
     parameter.sharding = sharding  # type: ignore[attr-defined]
     parameter.initial = initial  # type: ignore[attr-defined]
     return parameter

@@ -8,7 +8,8 @@ from primus.engine.optim.optimizer import Optimizer
 from primus.engine.optim.rule import UpdateRule
 from primus.engine.optim.schedule import OptParamScheduler
 from primus.engine.optim.sgd import SGD
-from primus.engine.parallel.data import GradientBuffers, OwnedRange, Segment
+from primus.engine.parallel.buckets import OwnedRange, Segment
+from primus.engine.parallel.data import GradientBuffers
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.sharding import flat_range_shards, sharding_of
 from primus.engine.precision import build_loss_scaler

@@ -21,7 +21,7 @@ from primus.engine.optim.rule import Hyper, UpdateRule
 from primus.engine.optim.schedule import OptParamScheduler
 from primus.engine.parallel.data import GradientBuffers
 from primus.engine.parallel.mesh import Mesh
-from primus.engine.parallel.sharding import Shards, flat_range_shards
+from primus.engine.parallel.sharding import Shards, flat_range_shards, join
 from primus.engine.precision import LossScaler
 from primus.errors import InputError, RunError
 
@@ -152,7 +152,8 @@ class Optimizer:
                     part = flat_range_shards(
                         flat[piece.start : piece.stop], piece.param_start, piece.param.shape, piece.sharding, self._mesh.tp
                     )
-                    _add(shards, f"optimizer.state.{kind}.{piece.name}", part)
+                    name = f"optimizer.state.{kind}.{piece.name}"
+                    shards[name] = join(shards.get(name), part)
         return shards
 
     def common_state(self) -> dict[str, Any]:
@@ -202,9 +203,3 @@ def _by_group(ranges: Sequence[FlatRange]) -> dict[UpdateGroup, _Tensors]:
             for flats, state in zip(tensors.states, r.states, strict=True):
                 flats.append(state[span])
     return groups
-
-
-def _add(shards: dict[str, Shards], name: str, part: Shards) -> None:
-    """Add rectangles to those a parameter already has: one that straddles two buckets has pieces in two ranges."""
-    known = shards.get(name)
-    shards[name] = part if known is None else Shards(part.global_shape, part.dtype, [*known.chunks, *part.chunks])

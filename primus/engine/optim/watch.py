@@ -65,7 +65,11 @@ class GradientWatch:
         # A rank that reduces with nobody keeps its own gradients: they can still be looked at when something is wrong.
         self._is_looking = spikes is not None or (check_finite and mesh.dp_cp.size > 1)
         if self._is_looking:
-            buffers.before_reduction = self._look
+            buffers.watch(self._look)
+
+    def begin(self) -> None:
+        """Start a step."""
+        self._bad.clear()
 
     def origin(self) -> str:
         """Return which ranks' own gradients are not finite in this step. All ranks call it together."""
@@ -84,7 +88,5 @@ class GradientWatch:
         norm = global_norm([grad], (), self._mesh.device)
         if not math.isfinite(norm):
             self._bad.add(bucket)
-            return
-        self._bad.discard(bucket)
-        if self._spikes:
+        elif self._spikes:
             self._spikes.check("grads", norm, f"bucket {bucket}, rank {self._mesh.rank}")

@@ -41,6 +41,11 @@ class DeferredProducts:
             product()
 
     @property
+    def is_open(self) -> bool:
+        """Whether products are set aside at present."""
+        return self._open is not None
+
+    @property
     def is_empty(self) -> bool:
         """Whether nothing waits."""
         return not self._kept

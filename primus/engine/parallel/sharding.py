@@ -20,10 +20,12 @@ __all__ = [
     "flat_range_shards",
     "global_parameters",
     "global_shape",
+    "join",
     "local_shape",
     "parameter_shards",
     "sharding_of",
     "slice_global",
+    "weight_shards",
 ]
 
 
@@ -118,6 +120,18 @@ def parameter_shards(data: Tensor, sharding: Sharding, group: Group) -> Shards:
     """Return the rectangles of a rank's whole local tensor."""
     full = tuple((0, size) for size in data.shape)
     return Shards(global_shape(data.shape, sharding, group), data.dtype, list(_place(data, full, data.shape, sharding, group)))
+
+
+def weight_shards(chunks: Iterable[nn.Module], group: Group) -> dict[str, Shards]:
+    """Return the rectangles of every parameter of a rank's chunks, which hold all of it that `group` leaves them."""
+    return {
+        name: parameter_shards(parameter.data, sharding_of(parameter), group) for name, parameter in global_parameters(chunks)
+    }
+
+
+def join(known: Shards | None, part: Shards) -> Shards:
+    """Add rectangles to those that are known: a tensor that straddles two flat ranges has pieces in both."""
+    return part if known is None else Shards(part.global_shape, part.dtype, [*known.chunks, *part.chunks])
 
 
 def flat_range_shards(flat: Tensor, start: int, shape: Sequence[int], sharding: Sharding, group: Group) -> Shards:

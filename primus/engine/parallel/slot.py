@@ -5,25 +5,35 @@ The first addition of a step overwrites, so that nobody zeroes the memory and no
 64-65 ms if the linears write their products here.
 """
 
-from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from primus.engine.parallel.deferred import DeferredProducts
 
-__all__ = ["GradientSlot", "slot_of"]
+__all__ = ["GradientSlot", "Keeper", "slot_of"]
+
+
+class Keeper(Protocol):
+    """Those who look after the memory of slots."""
+
+    def before_add(self, slot: "GradientSlot") -> None:
+        """An empty slot is going to be written."""
+
+    def added(self, slot: "GradientSlot") -> None:
+        """Something was added."""
 
 
 class GradientSlot:
     """The gradient of one parameter, as a view of the flat gradients."""
 
-    __slots__ = ("_deferred", "_on_add", "arrivals", "expected", "is_empty", "name", "value")
+    __slots__ = ("_deferred", "_keeper", "arrivals", "expected", "is_empty", "name", "value")
 
-    def __init__(self, name: str, value: Tensor, on_add: Callable[["GradientSlot"], None], deferred: DeferredProducts) -> None:
-        """`on_add` is called after each addition; products may be set aside in `deferred`."""
-        self.name, self.value, self._on_add, self._deferred = name, value, on_add, deferred
+    def __init__(self, name: str, value: Tensor, keeper: Keeper, deferred: DeferredProducts) -> None:
+        """`value` may be without memory until the keeper hears of an addition; products may be set aside in `deferred`."""
+        self.name, self.value, self._keeper, self._deferred = name, value, keeper, deferred
         self.is_empty = True
         """Nothing was added in this step: what `value` holds is void."""
         self.arrivals = 0
@@ -34,6 +44,7 @@ class GradientSlot:
     def add_(self, grad: Tensor) -> None:
         """Add a gradient."""
         if self.is_empty:
+            self._keeper.before_add(self)
             self.value.copy_(grad)
         else:
             self.value.add_(grad)
@@ -64,6 +75,7 @@ class GradientSlot:
             self.add_(a @ b)
             return
         if self.is_empty:
+            self._keeper.before_add(self)
             torch.mm(a, b, out=self.value)
         else:
             self.value.addmm_(a, b)
@@ -71,7 +83,7 @@ class GradientSlot:
 
     def _added(self) -> None:
         self.is_empty = False
-        self._on_add(self)
+        self._keeper.added(self)
 
 
 def slot_of(param: nn.Parameter) -> GradientSlot | None:

@@ -4,8 +4,8 @@ random streams -> model with declared shardings -> flat weights and gradients ->
 """
 
 import logging
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from primus.engine.checkpoint.load import load_checkpoint
@@ -17,15 +17,16 @@ from primus.engine.checkpoint.state import TrainState
 from primus.engine.config import ConfigContainer, serialize
 from primus.engine.model.builder import build_model
 from primus.engine.model.gpt import GPTModel
+from primus.engine.model.initialise import initialise_parameter
 from primus.engine.optim.build import build_optimizer
 from primus.engine.optim.optimizer import Optimizer
 from primus.engine.parallel.data import GradientBuffers
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.random import RandomStreams
-from primus.engine.parallel.sharding import Shards, global_parameters, parameter_shards, sharding_of
+from primus.engine.parallel.sharding import weight_shards
 from primus.engine.precision import dtype_of
 
-__all__ = ["Parts", "Trainer", "assemble", "model_shards"]
+__all__ = ["Parts", "Trainer", "assemble"]
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class Parts:
         self.trainer.buffers.finish_param_gather()
         contents = Contents(
             state=self.state,
-            model=model_shards(self.chunks, self.mesh),
+            model=self.trainer.buffers.weight_shards(),
             optimizer=self.trainer.optimizer.state_shards(),
             optimizer_common=self.trainer.optimizer.common_state(),
             rng=capture_rng(self.streams, self.mesh.device),
@@ -104,6 +105,8 @@ def _trainer(config: ConfigContainer, chunks: tuple[GPTModel, ...], mesh: Mesh) 
         mesh,
         grad_dtype=dtype_of(config.mixed_precision.grad_dtype),
         per_token=config.train.calculate_per_token_loss,
+        units=[chunk.units() for chunk in chunks],
+        fill=partial(initialise_parameter, seed=config.rng.seed, tp=mesh.tp) if config.model.init.perform else None,
     )
     optimizer = build_optimizer(
         config.optimizer,
@@ -116,13 +119,6 @@ def _trainer(config: ConfigContainer, chunks: tuple[GPTModel, ...], mesh: Mesh) 
     return Trainer(buffers=buffers, optimizer=optimizer)
 
 
-def model_shards(chunks: Iterable[GPTModel], mesh: Mesh) -> dict[str, Shards]:
-    """Return this rank's rectangles of every parameter."""
-    return {
-        name: parameter_shards(parameter.data, sharding_of(parameter), mesh.tp) for name, parameter in global_parameters(chunks)
-    }
-
-
 def _restore(parts: Parts, start: Start) -> None:
     for notice in start.notices:
         log.warning("%s", notice)
@@ -130,7 +126,7 @@ def _restore(parts: Parts, start: Start) -> None:
     loaded = load_checkpoint(
         start if trainer else replace(start, load_optim=False),
         parts.config.checkpoint,
-        model=model_shards(parts.chunks, parts.mesh),
+        model=trainer.buffers.weight_shards() if trainer else weight_shards(parts.chunks, parts.mesh.tp),
         optimizer=trainer.optimizer.state_shards() if trainer else {},
         container=serialize.to_dict(parts.config),
         mesh=parts.mesh,

@@ -67,9 +67,11 @@ class TrainStep:
             return self.optimizer.scale_loss(objective)
 
         self.buffers.zero_grad()
+        self.gradients.begin()
         with self.trace.span("forward-backward", 1):
             self.stages.train(batches, num_microbatches, on_loss, self.buffers)
-        table = torch.stack(losses) if losses else torch.zeros(1, 2, device=self.mesh.device)
+        # A row a microbatch, whose slices come one after another.
+        table = torch.stack(losses).unflatten(0, (num_microbatches, -1)).sum(1) if losses else torch.zeros(1, 2, device=self.mesh.device)
         self._watch(table, iteration)
         with self.trace.span("all-grads-sync", 1):
             self.buffers.finish_grad_sync()

@@ -1,5 +1,7 @@
 """The linear equals autograd's, and adds its weight gradient to a slot instead of handing it to autograd."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -30,7 +32,8 @@ def test_gradients_equal_autograd() -> None:
 def test_weight_gradient_is_added_to_the_slot(dtype: torch.dtype) -> None:
     x, weight, _, dy = case(dtype)
     added: list[str] = []
-    slot = GradientSlot("w", torch.full((4, 5), torch.nan), lambda s: added.append(s.name), DeferredProducts())
+    keeper = SimpleNamespace(before_add=lambda slot: None, added=lambda slot: added.append(slot.name))
+    slot = GradientSlot("w", torch.full((4, 5), torch.nan), keeper, DeferredProducts())
     weight.grad_slot = slot  # type: ignore[attr-defined]
     for _ in range(2):
         linear(x, weight).backward(dy)

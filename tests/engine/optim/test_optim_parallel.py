@@ -209,7 +209,7 @@ def gather_rank(rank: int, ddp: DDPConfig) -> list[str]:
     with torch.no_grad():
         run.model(tokens, torch.arange(SEQ).expand_as(tokens), None, tokens, torch.ones(tokens.shape))
     names = {param: name for name, param in run.model.named_parameters()}
-    return [names[param] for bucket in run.buffers._buckets if bucket.gather is not None for param in bucket.params]
+    return [names[place.param] for bucket, works in run.buffers._weights._works.items() if works for place in bucket.places]
 
 
 def test_a_forward_waits_for_every_overlapped_gather() -> None:

@@ -183,7 +183,7 @@ def order_rank(rank: int) -> list[list[tuple[int, int]]]:
     def note(bucket: int, _: Tensor) -> None:
         seen.append((bucket, sum(slot_of(param).arrivals for param in net.parameters())))  # type: ignore[union-attr]
 
-    buffers.before_reduction = note
+    buffers.watch(note)
     steps = []
     for _ in range(2):
         accumulate(net, buffers, 1, rank)
@@ -216,7 +216,7 @@ def early_rank(rank: int, direct_at: int) -> list[list[tuple[int, list[int]]]]:
     steps = []
     for step in range(3):
         seen: list[tuple[int, list[int]]] = []
-        buffers.before_reduction = lambda bucket, _, seen=seen: seen.append((bucket, [slot.arrivals for slot in slots]))
+        buffers.watch(lambda bucket, _, seen=seen: seen.append((bucket, [slot.arrivals for slot in slots])))
         buffers.zero_grad()
         (torch.ones(4, dtype=torch.float64) @ net.first @ net.second).sum().backward()
         if step >= direct_at:

@@ -1,0 +1,176 @@
+"""How every rank gets the weights that others have updated: all of them after each step, or each unit when it runs.
+
+whole              update | G2 G1 G0 | F F F | B B B
+whole, overlapped  update | F(G2) F(G1) F(G0) | B B B
+sharded            update | F(G0 G1 G2) | B(G2 G1 G0)      ZeRO 3 (arXiv 1910.02054), FSDP (arXiv 2304.11277): a unit's
+                                                           weights have memory while it runs
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from primus.engine.parallel.buckets import Bucket, Unit, allocate, free
+from primus.engine.parallel.collectives import Works, own_part, start_all_gather_, wait
+from primus.engine.parallel.mesh import Group
+
+__all__ = ["ShardedWeights", "WholeWeights"]
+
+
+class WholeWeights:
+    """Every rank holds all weights, and updates its part of them."""
+
+    def __init__(self, group: Group, *, overlaps: bool) -> None:
+        """`group` divides the update; with `overlaps` a forward waits for each bucket as it needs it."""
+        self._group, self._overlaps = group, overlaps
+        self._works: dict[Bucket, Works] = {}
+
+    def adopt(self, bucket: Bucket) -> None:
+        """Take a bucket in; they come in the order of their numbers."""
+        self._works[bucket] = []
+
+    def owned(self, bucket: Bucket) -> Tensor:
+        """Return the weights of this rank's part."""
+        return own_part(bucket.model, self._group)
+
+    def watch(self, modules: Iterable[nn.Module]) -> None:
+        """Hook into forwards that wait for weights."""
+        if not self._overlaps or self._group.size == 1:
+            return
+        bucket_of = {place.param: bucket for bucket in self._works for place in bucket.places}
+        for module in modules:
+            buckets = dict.fromkeys(bucket_of[p] for p in module.parameters(recurse=False) if p in bucket_of)
+            if buckets:
+                module.register_forward_pre_hook(partial(self._await_all, tuple(buckets)))
+
+    def updated(self) -> None:
+        """Gather what the ranks have updated."""
+        for bucket in reversed(self._works):
+            self._works[bucket] = start_all_gather_(bucket.model, self._group)
+        if not self._overlaps:
+            self.finish()
+
+    def finish(self) -> None:
+        """Wait until the weights are whole."""
+        self._await_all(tuple(self._works))
+
+    def end_backward(self) -> None:
+        """Nothing: weights stay."""
+
+    def _await_all(self, buckets: tuple[Bucket, ...], *_: object) -> None:
+        for bucket in buckets:
+            wait(self._works[bucket])
+            self._works[bucket] = []
+
+
+class ShardedWeights:
+    """Every rank holds its part of the weights, and a unit's whole ones while it runs."""
+
+    def __init__(self, group: Group, *, overlaps: bool, ahead: int) -> None:
+        """`group` divides the weights; with `overlaps` up to `ahead` elements are gathered before their unit runs."""
+        self._group, self._overlaps, self._ahead = group, overlaps, ahead
+        self._shards: dict[Bucket, Tensor] = {}
+        self._works: dict[Bucket, Works] = {}
+        """Buckets that have memory for whole weights, with what fills it."""
+        self._chunks: list[list[_Shared]] = []
+
+    def adopt(self, bucket: Bucket) -> None:
+        """Take a bucket in, and its memory away."""
+        self._shards[bucket] = own_part(bucket.model, self._group).clone()
+        free(bucket.model)
+
+    def owned(self, bucket: Bucket) -> Tensor:
+        """Return the weights of this rank's part."""
+        return self._shards[bucket]
+
+    def watch(self, chunks: Iterable[Sequence[Unit]]) -> None:
+        """Hook into the forwards and backwards of the units of each chunk."""
+        bucket_of = {place.param: bucket for bucket in self._shards for place in bucket.places}
+        for units in chunks:
+            chunk = [_Shared(unit, bucket_of, number) for number, unit in enumerate(units)]
+            self._chunks.append(chunk)
+            for shared in chunk:
+                first, last = shared.unit.modules[0], shared.unit.modules[-1]
+                first.register_forward_pre_hook(partial(self._before_forward, chunk, shared))
+                last.register_forward_hook(partial(self._after_forward, chunk, shared))
+
+    def updated(self) -> None:
+        """Forget whole weights from before the update."""
+        self.end_backward()
+
+    def finish(self) -> None:
+        """Nothing: no rank holds all weights."""
+
+    def end_backward(self) -> None:
+        """Give back what was gathered in vain."""
+        for chunk in self._chunks:
+            for shared in chunk:
+                shared.is_in_backward = False
+        for bucket in list(self._works):
+            self._release(bucket)
+
+    def _before_forward(self, chunk: list["_Shared"], shared: "_Shared", _: nn.Module, arguments: tuple[Any, ...]) -> None:
+        self._use(chunk, shared, following=chunk[shared.number + 1 :])
+        hidden = next((x for x in arguments if isinstance(x, Tensor) and x.requires_grad), None)
+        if hidden is not None and torch.is_grad_enabled():
+            hidden.register_hook(partial(self._after_backward, shared))
+
+    def _after_forward(self, chunk: list["_Shared"], shared: "_Shared", _: nn.Module, arguments: object, made: Tensor) -> None:
+        if made.requires_grad and shared.unit.backward_reads_weights:
+            made.register_hook(partial(self._before_backward, chunk, shared))
+        if not shared.is_in_backward:  # where activations are computed again, the backward that asked for them comes next
+            self._leave(shared)
+
+    def _before_backward(self, chunk: list["_Shared"], shared: "_Shared", _: Tensor) -> None:
+        shared.is_in_backward = True
+        earlier = (other for other in reversed(chunk[: shared.number]) if other.unit.backward_reads_weights)
+        self._use(chunk, shared, following=earlier)
+
+    def _after_backward(self, shared: "_Shared", _: Tensor) -> None:
+        shared.is_in_backward = False
+        self._leave(shared)
+
+    def _use(self, chunk: list["_Shared"], shared: "_Shared", following: Iterable["_Shared"]) -> None:
+        """Wait for the weights of a unit, and start to gather those of the units that follow."""
+        for bucket in shared.buckets:
+            self._start(bucket)
+        if self._overlaps:
+            room = self._ahead
+            for other in following:
+                room -= sum(bucket.numel for bucket in other.buckets)
+                if room < 0:
+                    break
+                for bucket in other.buckets:
+                    self._start(bucket)
+        for bucket in shared.buckets:
+            wait(self._works[bucket])
+            self._works[bucket] = []
+
+    def _start(self, bucket: Bucket) -> None:
+        if bucket not in self._works:
+            allocate(bucket.model)
+            own_part(bucket.model, self._group).copy_(self._shards[bucket])
+            self._works[bucket] = start_all_gather_(bucket.model, self._group)
+
+    def _leave(self, shared: "_Shared") -> None:
+        for bucket in shared.buckets:
+            if bucket in self._works:
+                self._release(bucket)
+
+    def _release(self, bucket: Bucket) -> None:
+        wait(self._works.pop(bucket))
+        free(bucket.model)
+
+
+class _Shared:
+    """A unit with the buckets that it needs."""
+
+    def __init__(self, unit: Unit, bucket_of: dict[nn.Parameter, Bucket], number: int) -> None:
+        self.unit, self.number = unit, number
+        parameters = (p for module in unit.modules for p in module.parameters())
+        self.buckets = tuple(dict.fromkeys(bucket_of[p] for p in parameters if p in bucket_of))
+        self.is_in_backward = False
+        """Between the gradient of what it made and that of what it was given."""
