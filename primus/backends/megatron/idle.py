@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from primus.backends.megatron.params import Notices, Params, Unreadable
 from primus.backends.megatron.patches.args.context import communication
 from primus.backends.megatron.patches.args.duration import counts_samples
+from primus.backends.megatron.patches.args.fsdp import is_fsdp, shards
 from primus.backends.megatron.patches.args.logging import tensorboard_folder
 from primus.backends.megatron.patches.args.pipeline import num_chunks
 from primus.backends.megatron.patches.args.positions import position_type
@@ -91,6 +92,28 @@ def _without_context(p: Params) -> str | None:
 
 def _is_one_level(p: Params) -> str | None:
     return None if "a2a+p2p" in communication(p) else p.where("cp_comm_type")
+
+
+def _without_fsdp(p: Params) -> str | None:
+    return None if is_fsdp(p) else p.where("use_megatron_fsdp")
+
+
+def _shards_nothing(p: Params) -> str | None:
+    return p.where("data_parallel_sharding_strategy") if shards(p, "no_shard") else None
+
+
+def _keeps_whole_gradients(p: Params) -> str | None:
+    strategy = p.where("data_parallel_sharding_strategy")
+    return _without_fsdp(p) or (None if shards(p, "optim_grads", "optim_grads_params") else strategy)
+
+
+def _keeps_whole_weights(p: Params) -> str | None:
+    return _without_fsdp(p) or (None if shards(p, "optim_grads_params") else p.where("data_parallel_sharding_strategy"))
+
+
+def _buckets_follow_layers(p: Params) -> str | None:
+    """Sharded gradients are reduced by layer."""
+    return None if _keeps_whole_gradients(p) else p.where("data_parallel_sharding_strategy")
 
 
 def _without_checkpoint(p: Params) -> str | None:
@@ -205,7 +228,14 @@ def _is_no_hub_tokenizer(p: Params) -> str | None:
     return p.where("tokenizer_type") if p["tokenizer_type"] in others else None
 
 
-_TIMED = _first(_without("patch_zero_bubble"), _under("zero_bubble_v_schedule"), _without("enable_zero_bubble"))
+def _cuts_sequences(p: Params) -> str | None:
+    """1F1B over slices goes before the other schedules of its section."""
+    return p.where("num_seq_splits") if p["num_seq_splits"] > 1 else None
+
+
+_TIMED = _first(
+    _without("patch_zero_bubble"), _under("zero_bubble_v_schedule"), _without("enable_zero_bubble"), _cuts_sequences
+)
 """Only the schedule that times itself reads them."""
 _UNGROUPED = _first(
     _without("patch_zero_bubble"),
@@ -243,7 +273,11 @@ _OPTIMIZATION = (
     Idle(("use_checkpoint_opt_param_scheduler",), _without_resume),
 )
 _RANKS = (
-    Idle(("ddp_num_buckets", "ddp_bucket_size"), _without("overlap_grad_reduce")),
+    Idle(("ddp_num_buckets", "ddp_bucket_size"), _first(_buckets_follow_layers, _without("overlap_grad_reduce"))),
+    Idle(("use_megatron_fsdp", "use_custom_fsdp"), _shards_nothing),
+    Idle(("data_parallel_sharding_strategy",), _without_fsdp),
+    Idle(("gradient_reduce_div_fusion",), _first(_keeps_whole_gradients, _under("ddp_average_in_collective"))),
+    Idle(("suggested_communication_unit_size",), _first(_keeps_whole_weights, _without("overlap_param_gather"))),
     Idle(("ddp_pad_buckets_for_high_nccl_busbw",), _without("use_distributed_optimizer")),
     Idle(("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"), _without_pipeline),
     Idle(("allow_padding_num_layers", "use_tp_pp_dp_mapping"), _without_pipeline),
@@ -251,13 +285,15 @@ _RANKS = (
     Idle(("hierarchical_context_parallel_sizes",), _first(_without_context, _is_one_level)),
     Idle(("overlap_p2p_comm",), _first(_without_pipeline, _under("patch_primus_pipeline"))),
     Idle(("pp_algorithm", "communication_method"), _without("patch_primus_pipeline")),
+    Idle(("pipeline_model_parallel_comm_backend",), _without_pipeline),
+    Idle(("nccl_communicator_config_path", "high_priority_stream_groups"), _under("distributed_backend", "gloo")),
 )
 _SCHEDULES = (
     Idle(("pre_communication_optimization", "pp_warmup", "dump_pp_data"), _without_pipeline),
     Idle(("scatter_gather_tensors_in_pipeline",), _first(_without_pipeline, _keeps_whole_messages)),
     Idle(("zero_bubble_v_schedule", "enable_1f1b_v"), _without("patch_zero_bubble")),
     Idle(("interleave_group_size",), _UNGROUPED),
-    Idle(("enable_zero_bubble",), _first(_without("patch_zero_bubble"), _under("zero_bubble_v_schedule"))),
+    Idle(("enable_zero_bubble",), _first(_without("patch_zero_bubble"), _under("zero_bubble_v_schedule"), _cuts_sequences)),
     Idle(("zero_bubble_v_schedule_mem_setup",), _first(_without("patch_zero_bubble"), _without("zero_bubble_v_schedule"))),
     Idle(("zero_bubble_pipeline_timers_start_iter", "zero_bubble_pipeline_timers_end_iter"), _TIMED),
     Idle(("zero_bubble_max_pending_backward",), _TIMED),

@@ -16,6 +16,8 @@ from primus.backends.megatron.patches.args import (
     context,
     data,
     duration,
+    fsdp,
+    groups,
     logging,
     pipeline,
     positions,
@@ -129,6 +131,7 @@ _MODEL: dict[str, Quantity] = {
     "model.pipeline.algorithm": pipeline.algorithm,
     "model.pipeline.num_chunks": pipeline.num_chunks,
     "model.pipeline.layers_per_stage": pipeline.layers_per_stage,
+    "model.pipeline.num_slices": zero_bubble.num_slices,
     "model.pipeline.interleave_group_size": pipeline.interleave_group_size,
     "model.pipeline.communication_method": pipeline.communication_method,
     "model.pipeline.max_memory": lambda p: pipeline.per_rank(p, "pp_max_mem") or zero_bubble.initial_memory(p),
@@ -139,11 +142,13 @@ _MODEL: dict[str, Quantity] = {
     "model.pipeline.cost_weight_grad": lambda p: pipeline.per_rank(p, "pp_cost_w"),
     "model.recompute.granularity": lambda p: p["recompute_granularity"],
     "model.recompute.layer_ids": recompute.layer_ids,
+    "model.init.meta_device": fsdp.builds_on_meta,
     "model.position.type": positions.position_type,
     "model.position.max_position_embeddings": positions.max_position_embeddings,
     "model.position.yarn_original_max_position_embeddings": positions.yarn_original_context,
 }
 _OPTIMIZATION: dict[str, Quantity] = {
+    "ddp.use_megatron_fsdp": fsdp.is_fsdp,
     "optimizer.lr": lambda p: p["lr"] or 0.0,
     "scheduler.lr_decay_steps": schedule.decay_samples,
     "scheduler.lr_warmup_steps": schedule.warmup_samples,
@@ -170,6 +175,7 @@ _DATA: dict[str, Quantity] = {
 }
 _OUTPUT: dict[str, Quantity] = {
     "run.task": lambda p: p.run.task,
+    "dist.communicators": lambda p: [to_dict(each) for each in groups.communicators(p)],
     "checkpoint.ckpt_step": lambda p: p["ckpt_step"] or None,
     "checkpoint.save": _output("save"),
     "checkpoint.load": _input("load"),

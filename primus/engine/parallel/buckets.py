@@ -8,6 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -93,11 +94,7 @@ class Bucket:
         self.model = torch.zeros(self.numel, dtype=dtype, device=device)
         self.grad = torch.zeros(self.numel, dtype=grad_dtype, device=device)
         for place in self.places:
-            given, place.param.data = place.param.data, self.view(self.model, place)
-            if not given.is_meta:
-                place.param.data.copy_(given)
-            elif fill is not None:
-                fill(place.name, place.param)
+            _move(place.param, self.view(self.model, place), partial(fill, place.name) if fill else None)
 
     def view(self, flat: Tensor, place: Place) -> Tensor:
         """Return a parameter's part of the bucket's weights or gradients, in its shape."""
@@ -158,6 +155,20 @@ def allocate(flat: Tensor) -> None:
 def free(flat: Tensor) -> None:
     """Give the memory of a flat tensor and its views back; they keep their shapes."""
     flat.untyped_storage().resize_(0)
+
+
+def _move(param: nn.Parameter, memory: Tensor, fill: Callable[[nn.Parameter], None] | None) -> None:
+    """Let a parameter live in `memory` from now on."""
+    if not param.is_meta:
+        given, param.data = param.data, memory
+        memory.copy_(given)
+        return
+    moved = nn.Parameter(memory.new_empty(0))
+    moved.data = memory  # not the parameter itself: autograd would take each gather for a change of what a forward has saved
+    moved.__dict__.update(param.__dict__)
+    torch.utils.swap_tensors(param, moved)
+    if fill is not None:
+        fill(param)
 
 
 def _at_units(places: Sequence[Place], config: DDPConfig, ranks: int) -> Iterator[list[Place]]:

@@ -1,6 +1,7 @@
 """A key that the user set and that cannot act says so in one line, and names what keeps it idle."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from primus.backends.megatron.idle import IDLE
 
 Values = dict[str, Any]
+
+COMMUNICATORS = str(Path(__file__).parents[2] / "data" / "megatron" / "communicators.yaml")
 
 SAMPLES: Values = {"train_iters": None, "train_samples": 48}
 FILES: Values = {"mock_data": False, "data_path": "a", "split": "1,0,0"}
@@ -33,6 +36,10 @@ CHUNKS = "num_virtual_stages_per_pipeline_rank"
 GROUPED: Values = {**ZERO_BUBBLE, "enable_zero_bubble": False, CHUNKS: 2}
 FOLDED: Values = {**ZERO_BUBBLE, "zero_bubble_v_schedule": True}
 OVERLAP: Values = {"overlap_grad_reduce": True}
+FSDP: Values = {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads_params"}
+GATHERED_AHEAD: Values = {**FSDP, **OVERLAP, "overlap_param_gather": True}
+BUCKETS: Values = {"ddp_num_buckets": 2, "ddp_bucket_size": 999}
+OPTIM: Values = {"data_parallel_sharding_strategy": "optim"}
 WSD: Values = {"lr_decay_style": "WSD", "lr_wsd_decay_iters": 2}
 YARN: Values = {"position_embedding_type": "yarn"}
 SAVE: Values = {"save": "ckpt", "save_interval": 2}
@@ -44,6 +51,9 @@ TIK: Values = {**FILES, "tokenizer_type": "TikTokenizer", "tokenizer_model": "m"
 
 CASES: list[tuple[Values, Values, Values, str]] = [
     ({"stderr_sink_level": "DEBUG"}, {"sink_level": "INFO"}, {}, "sink_level"),
+    ({"pipeline_model_parallel_comm_backend": "nccl"}, {}, PIPELINE, "pipeline_model_parallel_size"),
+    ({"high_priority_stream_groups": ["dp_cp"]}, {"distributed_backend": "gloo"}, {"distributed_backend": "nccl"}, "distributed_backend"),
+    ({"nccl_communicator_config_path": COMMUNICATORS}, {"distributed_backend": "gloo"}, {"distributed_backend": "nccl"}, "distributed_backend"),
     ({"stderr_sink_level": "DEBUG"}, {"logging_level": 20}, {}, "logging_level"),
     ({"file_sink_level": "INFO"}, {"sink_level": "INFO"}, {}, "sink_level"),
     (
@@ -94,7 +104,17 @@ CASES: list[tuple[Values, Values, Values, str]] = [
     ({"override_opt_param_scheduler": True}, {}, LOAD, "load"),
     ({"override_opt_param_scheduler": True}, {**LOAD, "finetune": True}, {**SAVE, "auto_continue_train": True}, "finetune"),
     ({"use_checkpoint_opt_param_scheduler": True, "override_opt_param_scheduler": False}, {}, LOAD, "load"),
-    *(({key: value}, {}, OVERLAP, "overlap_grad_reduce") for key, value in (("ddp_num_buckets", 2), ("ddp_bucket_size", 999))),
+    *(({key: value}, {}, OVERLAP, "overlap_grad_reduce") for key, value in BUCKETS.items()),
+    *(({key: value}, {**FSDP, **OVERLAP}, OVERLAP, "data_parallel_sharding_strategy") for key, value in BUCKETS.items()),
+    ({"use_megatron_fsdp": True}, {}, {"data_parallel_sharding_strategy": "optim"}, "data_parallel_sharding_strategy"),
+    ({"use_custom_fsdp": True}, {}, {"data_parallel_sharding_strategy": "optim"}, "data_parallel_sharding_strategy"),
+    ({"data_parallel_sharding_strategy": "optim"}, {}, {"use_custom_fsdp": True}, "use_megatron_fsdp"),
+    ({"gradient_reduce_div_fusion": False}, {}, FSDP, "use_megatron_fsdp"),
+    ({"gradient_reduce_div_fusion": False}, {**FSDP, **OPTIM}, FSDP, "data_parallel_sharding_strategy"),
+    ({"gradient_reduce_div_fusion": False}, {**FSDP, "ddp_average_in_collective": True}, FSDP, "ddp_average_in_collective"),
+    ({"suggested_communication_unit_size": 9}, {}, GATHERED_AHEAD, "use_megatron_fsdp"),
+    ({"suggested_communication_unit_size": 9}, {**FSDP, **OPTIM}, GATHERED_AHEAD, "data_parallel_sharding_strategy"),
+    ({"suggested_communication_unit_size": 9}, FSDP, GATHERED_AHEAD, "overlap_param_gather"),
     ({"ddp_pad_buckets_for_high_nccl_busbw": True}, {"use_distributed_optimizer": False}, {}, "use_distributed_optimizer"),
     *(
         ({key: True}, {}, PIPELINE, "pipeline_model_parallel_size")
@@ -124,6 +144,8 @@ CASES: list[tuple[Values, Values, Values, str]] = [
     ({"interleave_group_size": 2}, {**GROUPED, CHUNKS: 1}, GROUPED, CHUNKS),
     ({"enable_zero_bubble": False}, {}, ZERO_BUBBLE, "patch_zero_bubble"),
     ({"enable_zero_bubble": False}, FOLDED, ZERO_BUBBLE, "zero_bubble_v_schedule"),
+    ({"enable_zero_bubble": False}, {**ZERO_BUBBLE, "num_seq_splits": 2}, ZERO_BUBBLE, "num_seq_splits"),
+    ({"zero_bubble_max_pending_backward": 4}, {**ZERO_BUBBLE, "num_seq_splits": 2}, ZERO_BUBBLE, "num_seq_splits"),
     ({"zero_bubble_v_schedule_mem_setup": "min"}, {}, FOLDED, "patch_zero_bubble"),
     ({"zero_bubble_v_schedule_mem_setup": "min"}, ZERO_BUBBLE, FOLDED, "zero_bubble_v_schedule"),
     *(

@@ -135,6 +135,21 @@ CASES: list[tuple[dict[str, Any], int, str]] = [
     ({"overlap_param_gather": True, "use_distributed_optimizer": False}, 1, "needs use_distributed_optimizer: true"),
     ({"ddp_num_buckets": 2, "ddp_bucket_size": 100}, 1, "exclude each other: set one to null"),
     ({"ddp_average_in_collective": True, "calculate_per_token_loss": True}, 1, "set ddp_average_in_collective: false"),
+    ({"init_model_with_meta_device": True}, 1, "but use_megatron_fsdp false"),
+    (
+        {"init_model_with_meta_device": True, "use_custom_fsdp": True},
+        1,
+        "but data_parallel_sharding_strategy no_shard",
+    ),
+    (
+        {
+            "use_megatron_fsdp": True,
+            "data_parallel_sharding_strategy": "optim_grads_params",
+            "check_weight_hash_across_dp_replicas_interval": 2,
+        },
+        2,
+        "leaves a rank its shard: set the first to null",
+    ),
     # data
     ({"mock_data": False}, 1, "there is no data: set data_path"),
     ({**FILES, "data_args_path": "list.txt"}, 1, "different sources of data: keep one of them"),

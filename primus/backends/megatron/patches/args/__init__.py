@@ -9,7 +9,9 @@
 - `architecture.py`: depth, widths, heads, activation
 - `positions.py`: position schemes and sequence length
 - `parallelism.py`: tensor and sequence parallelism, gradient buckets
+- `fsdp.py`: sharded gradients and weights
 - `context.py`: context parallelism
+- `groups.py`: settings of process groups by kind
 - `stages.py`: which layers stand on which pipeline stage
 - `pipeline.py`: model chunks, schedules, microbatches
 - `zero_bubble.py`: the zero-bubble section

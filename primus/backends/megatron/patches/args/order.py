@@ -12,6 +12,8 @@ from primus.backends.megatron.patches.args import (
     context,
     data,
     duration,
+    fsdp,
+    groups,
     logging,
     loop,
     parallelism,
@@ -29,9 +31,9 @@ from primus.backends.megatron.patches.args import (
 __all__ = ["DERIVATIONS", "RULES"]
 
 _RUN = (loop, batch, duration, schedule, precision)
-_MODEL = (architecture, positions, parallelism, context, stages, pipeline, zero_bubble, recompute)
+_MODEL = (architecture, positions, parallelism, fsdp, context, groups, stages, pipeline, zero_bubble, recompute)
 _AROUND = (data, tokenizer, checkpoint, logging, rocm_arg_validation)
-_DERIVING = (data, tokenizer, duration, schedule, precision, parallelism, recompute, checkpoint, rocm_arg_validation)
+_DERIVING = (data, tokenizer, duration, schedule, fsdp, precision, parallelism, recompute, checkpoint, rocm_arg_validation)
 
 DERIVATIONS: tuple[Derivation, ...] = tuple(derive for subject in _DERIVING for derive in subject.DERIVATIONS)
 RULES: tuple[Rule, ...] = tuple(rule for subject in (*_RUN, *_MODEL, *_AROUND) for rule in subject.RULES)
