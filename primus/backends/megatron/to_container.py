@@ -24,6 +24,7 @@ from primus.backends.megatron.patches.args import (
     precision,
     recompute,
     schedule,
+    tp_overlap,
     zero_bubble,
 )
 from primus.backends.megatron.patches.args.tokenizer import SIZED, tokenizer_model
@@ -147,6 +148,9 @@ _MODEL: dict[str, Quantity] = {
     "model.position.max_position_embeddings": positions.max_position_embeddings,
     "model.position.yarn_original_max_position_embeddings": positions.yarn_original_context,
 }
+_OVERLAP: dict[str, Quantity] = {
+    f"model.tp_overlap.{name.replace('_', '.')}": form for name, form in tp_overlap.PRODUCTS.items()
+}
 _OPTIMIZATION: dict[str, Quantity] = {
     "ddp.use_megatron_fsdp": fsdp.is_fsdp,
     "optimizer.lr": lambda p: p["lr"] or 0.0,
@@ -191,5 +195,5 @@ _OUTPUT: dict[str, Quantity] = {
     "profiling.with_cpu": lambda p: not p["disable_profiler_activity_cpu"],
 }
 
-COMPUTED: dict[str, Quantity] = {**_TRAIN, **_MODEL, **_OPTIMIZATION, **_DATA, **_OUTPUT}
+COMPUTED: dict[str, Quantity] = {**_TRAIN, **_MODEL, **_OVERLAP, **_OPTIMIZATION, **_DATA, **_OUTPUT}
 """Container path to the function that gives its value."""

@@ -23,19 +23,21 @@ from primus.engine.config.observe import LoggerConfig, ProfilingConfig
 from primus.engine.config.optim import DDPConfig, OptimizerConfig, SchedulerConfig
 from primus.engine.config.pipeline import PipelineConfig
 from primus.engine.config.recompute import RecomputeConfig
-from primus.engine.config.system import DistConfig, MixedPrecisionConfig, RNGConfig, RunConfig
+from primus.engine.config.system import CommunicatorConfig, DistConfig, GroupName, MixedPrecisionConfig, RNGConfig, RunConfig
 from primus.engine.config.train import EvaluationConfig, TrainConfig
 
 __all__ = [
     "AttentionConfig",
     "Blend",
     "CheckpointConfig",
+    "CommunicatorConfig",
     "ConfigContainer",
     "DDPConfig",
     "DatasetConfig",
     "DistConfig",
     "EvaluationConfig",
     "FusionConfig",
+    "GroupName",
     "InitConfig",
     "LoggerConfig",
     "MixedPrecisionConfig",

@@ -58,7 +58,7 @@ def dump(config: ConfigContainer, comments: Comments | None = None) -> str:
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return to_dict(value)
-    return list(value) if isinstance(value, tuple) else value
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
 
 
 def _lines(data: Mapping[str, Any], path: str, depth: int, comments: Comments, out: list[str]) -> None:

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["DistConfig", "MixedPrecisionConfig", "RNGConfig", "RunConfig"]
+__all__ = ["CommunicatorConfig", "DistConfig", "GroupName", "MixedPrecisionConfig", "RNGConfig", "RunConfig"]
 
 Dtype = Literal["float64", "float32", "bfloat16", "float16"]
+GroupName = Literal["tp", "cp", "hcp", "dp", "dp_cp", "intra_dp_cp", "inter_dp_cp", "pp", "embd", "mp"]
+"""The kinds of groups of a mesh; `hcp` are both levels of `a2a+p2p`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +45,24 @@ class RNGConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CommunicatorConfig:
+    """How NCCL communicates within the groups of one kind; None leaves the choice to NCCL."""
+
+    group: GroupName
+    """Kind of group."""
+    min_ctas: int | None = None
+    """Fewest thread blocks of a collective."""
+    max_ctas: int | None = None
+    """Most thread blocks of a collective."""
+    cga_cluster_size: int | None = None
+    """Thread blocks of a cluster, which run close together; 0: no clusters."""
+    net_name: Literal["IB", "Socket"] | None = None
+    """Network between nodes."""
+    is_high_priority_stream: bool = False
+    """Collectives go ahead of compute that waits for the device."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DistConfig:
     """Process groups."""
 
@@ -50,6 +70,10 @@ class DistConfig:
     """Requested backend; a CPU run always uses gloo and says so."""
     timeout_minutes: float = 10.0
     """Limit of a collective."""
+    pipeline_backend: Literal["nccl", "ucc"] | None = None
+    """Library of the messages between stages; None: `backend`."""
+    communicators: tuple[CommunicatorConfig, ...] = ()
+    """Kinds of groups with settings of their own, each named once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

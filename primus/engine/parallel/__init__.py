@@ -2,6 +2,7 @@
 
 - `layout.py`: degrees and world size to coordinates and groups, in integers
 - `mesh.py`: this rank's groups
+- `communicator.py`: with which library and settings a kind of group communicates
 - `collectives.py`: collectives with their gradients
 - `sharding.py`: the division a parameter declares, and rectangles of global tensors
 - `data.py`: flat gradient buffers, buckets, shards of the distributed optimizer

@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from primus.engine.config import DistConfig, ParallelConfig
+from primus.engine.config import DistConfig, GroupName, ParallelConfig
+from primus.engine.parallel.communicator import Communicator, communicator_of
 from primus.engine.parallel.layout import Axis, Coordinates, Layout
 from primus.errors import ConfigError
 
@@ -94,40 +95,29 @@ def build_mesh(
         is_cuda = device.type == "cuda"
         dist.init_process_group(config.backend if is_cuda else "gloo", timeout=timeout, device_id=device if is_cuda else None)
     _check_agreed(agreed or {})
-    rank = dist.get_rank()
-    everyone = Group(tuple(range(world_size)), rank, dist.group.WORLD)
-    known = {everyone.ranks: everyone}
-
-    def group(*axes: Axis) -> Group:
-        """Make the group of this rank; equal groups of several axes are one."""
-        ranks = next(ranks for ranks in layout.groups(*axes) if rank in ranks)
-        if ranks not in known:
-            known[ranks] = Group(ranks, ranks.index(rank), _new_group(ranks, timeout))
-        return known[ranks]
-
-    pp, cp = group("pp"), group("cp")
+    make = _Groups(layout, dist.get_rank(), config, device)
+    pp, cp, dp_cp = make.axes("pp", "pp"), make.axes("cp", "cp"), make.axes("dp_cp", "dp", "cp")
     near = parallel.hierarchical_context_parallel_sizes[0] if parallel.hierarchical_context_parallel_sizes else cp.size
-    exchange, ring = _levels(cp, near, timeout)
-    dp_cp = group("dp", "cp")
-    intra, inter = _levels(dp_cp, dp_cp.size // parallel.num_distributed_optimizer_instances, timeout)
+    exchange, ring = make.levels("hcp", "hcp", cp, near)
+    intra, inter = make.levels("intra_dp_cp", "inter_dp_cp", dp_cp, dp_cp.size // parallel.num_distributed_optimizer_instances)
     return Mesh(
         layout=layout,
-        rank=rank,
+        rank=make.rank,
         device=device,
-        coordinates=layout.coordinates(rank),
-        world=everyone,
-        tp=group("tp"),
+        coordinates=layout.coordinates(make.rank),
+        world=make.world,
+        tp=make.axes("tp", "tp"),
         cp=cp,
         cp_exchange=exchange,
         cp_ring=ring,
-        dp=group("dp"),
+        dp=make.axes("dp", "dp"),
         dp_cp=dp_cp,
         intra_dp_cp=intra,
         inter_dp_cp=inter,
         pp=pp,
-        mp=group("tp", "pp"),
-        pp_down=Group(pp.ranks, pp.index, _new_group(pp.ranks, timeout)),
-        embd=_ends(pp, timeout),
+        mp=make.axes("mp", "tp", "pp"),
+        pp_down=make.second("pp", pp),
+        embd=make.ends("embd", pp),
     )
 
 
@@ -154,36 +144,51 @@ def _single(layout: Layout, device: torch.device) -> Mesh:
     )
 
 
-def _levels(whole: Group, near: int, timeout: timedelta) -> tuple[Group, Group]:
-    """Cut a group into neighbourhoods of `near` ranks; return this rank's one, and the ranks of its place in all of them."""
-    if near == whole.size:
-        return whole, Group((whole.ranks[whole.index],), 0)
-    first, place = whole.index // near * near, whole.index % near
-    levels = (whole.ranks[first : first + near], place), (whole.ranks[place::near], whole.index // near)
-    neighbours, peers = (Group(ranks, index, _new_group(ranks, timeout)) for ranks, index in levels)
-    return neighbours, peers
+class _Groups:
+    """Makes this rank's groups; those of equal ranks that communicate alike are one.
 
-
-def _ends(pp: Group, timeout: timedelta) -> Group:
-    """Make the group of first and last rank; those between make one too, so that all ranks make equally many."""
-    if pp.size <= 2:
-        return pp
-    ends = pp.ranks[:: pp.size - 1]
-    ranks = ends if pp.index in (0, pp.size - 1) else pp.ranks[1:-1]
-    handle = dist.new_group(list(ranks), timeout=timeout, use_local_synchronization=True)
-    return Group(ranks, ranks.index(pp.ranks[pp.index]), handle)
-
-
-def _new_group(ranks: tuple[int, ...], timeout: timedelta) -> ProcessGroup | None:
-    """Make a group with its members alone: were all ranks to take part in all groups, thousands of ranks would wait for hours.
-
-    Each axis cuts the world into groups of one size, so every rank makes one group for it, in one order of axes: torch's names
-    agree, and NCCL splits the world's communicator into all groups of an axis at once.
+    Members alone make a group: were all ranks to take part in all groups, thousands of ranks would wait for hours. Each axis
+    cuts the world into groups of one size, so every rank makes one group for it, in one order of axes: torch's names agree, and
+    NCCL splits the world's communicator into all groups of an axis at once.
     """
-    if len(ranks) == 1:
-        return None
-    handle: ProcessGroup = dist.new_group(list(ranks), timeout=timeout, use_local_synchronization=True)
-    return handle
+
+    def __init__(self, layout: Layout, rank: int, config: DistConfig, device: torch.device) -> None:
+        self.rank, self.world = rank, Group(tuple(range(layout.world_size)), rank, dist.group.WORLD)
+        self._layout, self._config, self._device = layout, config, device
+        self._known = {(self.world.ranks, Communicator()): self.world}
+
+    def axes(self, name: GroupName, *axes: Axis) -> Group:
+        """Return the ranks that differ from this one in `axes` alone."""
+        return self._group(name, next(ranks for ranks in self._layout.groups(*axes) if self.rank in ranks))
+
+    def levels(self, near_name: GroupName, far_name: GroupName, whole: Group, near: int) -> tuple[Group, Group]:
+        """Cut a group into neighbourhoods of `near` ranks; return this rank's one, and the ranks of its place in all."""
+        first, place = whole.index // near * near, whole.index % near
+        return self._group(near_name, whole.ranks[first : first + near]), self._group(far_name, whole.ranks[place::near])
+
+    def second(self, name: GroupName, first: Group) -> Group:
+        """Return another group of the same ranks."""
+        return Group(first.ranks, first.index, self._handle(name, first.ranks) if first.size > 1 else None)
+
+    def ends(self, name: GroupName, pp: Group) -> Group:
+        """Return first and last rank; those between make a group too, be it of one, so that all ranks make equally many."""
+        if pp.size <= 2:
+            return self._group(name, pp.ranks)
+        ranks = pp.ranks[:: pp.size - 1] if pp.index in (0, pp.size - 1) else pp.ranks[1:-1]
+        return Group(ranks, ranks.index(self.rank), self._handle(name, ranks))
+
+    def _group(self, name: GroupName, ranks: tuple[int, ...]) -> Group:
+        if len(ranks) == 1:
+            return Group(ranks, 0)
+        key = ranks, communicator_of(self._config, name, self._device)
+        if key not in self._known:
+            self._known[key] = Group(ranks, ranks.index(self.rank), self._handle(name, ranks))
+        return self._known[key]
+
+    def _handle(self, name: GroupName, ranks: tuple[int, ...]) -> ProcessGroup:
+        arguments = communicator_of(self._config, name, self._device).arguments(timedelta(minutes=self._config.timeout_minutes))
+        handle: ProcessGroup = dist.new_group(list(ranks), use_local_synchronization=True, **arguments)
+        return handle
 
 
 def _check_agreed(texts: Mapping[str, str]) -> None:

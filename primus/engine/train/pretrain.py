@@ -5,6 +5,7 @@ Everything that can be wrong with the input is looked at before the rank joins t
 
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,9 +21,10 @@ from primus.engine.model.size import parameter_count, training_flops
 from primus.engine.observe.profiler import Profiler
 from primus.engine.observe.timers import TimerReport
 from primus.engine.optim.watch import GradientWatch, SpikeWatch
+from primus.engine.parallel.communicator import without_effect
 from primus.engine.parallel.mesh import Mesh, build_mesh
 from primus.engine.pipeline.pipeline import build_pipeline
-from primus.engine.trace import Trace
+from primus.engine.trace import Spans, Trace
 from primus.engine.train.assemble import Parts, Trainer, assemble
 from primus.engine.train.callbacks.collection import GarbageCollection
 from primus.engine.train.callbacks.evaluation import Evaluation
@@ -42,7 +44,7 @@ from primus.engine.train.warmup import warm_up
 from primus.errors import InputError
 from primus.run_config import accept_config
 
-__all__ = ["build_loop", "choose_device", "pretrain", "with_vocabulary"]
+__all__ = ["build_loop", "build_stages", "build_step", "choose_device", "pretrain", "with_vocabulary"]
 
 log = logging.getLogger(__name__)
 
@@ -97,8 +99,9 @@ def with_vocabulary(config: ConfigContainer, tokenizer: Tokenizer) -> ConfigCont
 def _run(config: ConfigContainer, tokenizer: Tokenizer, start: Start | None, mesh: Mesh, process_start: float) -> None:
     count = parameter_count(config.model).total
     log.info("model: %s parameters, %s", f"{count:,d}", _ranks(mesh))
-    if mesh.device.type == "cpu" and config.dist.backend != "gloo" and mesh.world.size > 1:
-        log.info("distributed_backend %s: this run is on the CPU and uses gloo", config.dist.backend)
+    if mesh.world.size > 1:
+        for line in without_effect(config.dist, mesh.device):
+            log.info("%s", line)
     plan = BatchPlan.of(config.train, mesh.layout.data)
     # Before the model: wrong data are told sooner, and loader processes are forked while this one is small.
     sources = Sources(config, tokenizer, mesh, plan)
@@ -124,7 +127,7 @@ def build_loop(parts: Parts, feeds: Feeds, plan: BatchPlan, process_start: float
         trace.wait = torch.cuda.synchronize
     if config.logger.barrier_before_timers and mesh.world.size > 1:
         trace.meet = dist.barrier
-    stages = _stages(parts, trace)
+    stages = build_stages(parts, trace, trace.wait)
     sinks = open_sinks(parts) if mesh.rank == 0 else []
     timers = TimerReport(mesh.world, config.logger.timing_log_option, level=config.logger.timing_log_level)
     logging_ = Logging(config.logger, mesh, seq_length=config.model.seq_length, sinks=sinks, timers=timers)
@@ -156,7 +159,7 @@ def build_loop(parts: Parts, feeds: Feeds, plan: BatchPlan, process_start: float
 
     return Loop(
         state=parts.state,
-        step=None if parts.trainer is None else _step(parts, parts.trainer, stages, trace),
+        step=None if parts.trainer is None else build_step(parts, parts.trainer, stages, trace),
         batches=feeds.train,
         plan=plan,
         train_iters=0 if train.skip_train else train.train_iters,
@@ -168,16 +171,18 @@ def build_loop(parts: Parts, feeds: Feeds, plan: BatchPlan, process_start: float
     )
 
 
-def _stages(parts: Parts, trace: Trace) -> Stages:
+def build_stages(parts: Parts, trace: Spans, wait: Callable[[], object]) -> Stages:
+    """Return the pipeline of this rank's chunks; `wait` returns when the device has done what it was given."""
     config, mesh = parts.config, parts.mesh
     weights = {parameter.untyped_storage().data_ptr() for chunk in parts.chunks for parameter in chunk.parameters()}
-    stages = Stages(parts.chunks, build_pipeline(config, mesh, weights, trace.wait), mesh.cp, trace)
+    stages = Stages(parts.chunks, build_pipeline(config, mesh, weights, wait), mesh.cp, trace)
     if config.model.pipeline.warmup and mesh.pp.size > 1 and parts.trainer is not None:
         warm_up(stages, parts.trainer.buffers, config, mesh, parts.streams)
     return stages
 
 
-def _step(parts: Parts, trainer: Trainer, stages: Stages, trace: Trace) -> TrainStep:
+def build_step(parts: Parts, trainer: Trainer, stages: Stages, trace: Spans) -> TrainStep:
+    """Return what turns a batch into an update."""
     train = parts.config.train
     return TrainStep(
         stages=stages,

@@ -17,6 +17,7 @@ FILES: Values = {"mock_data": False, "data_path": "a", "split": "1,0,0"}
 PLAIN_GELU: Values = {"swiglu": False, "add_bias_linear": True}
 FP16: Values = {"fp16": True}
 WANDB: Values = {"disable_wandb": False}
+NCCL: Values = {"distributed_backend": "nccl"}
 MLFLOW: Values = {"disable_mlflow": False}
 TENSORBOARD: Values = {"disable_tensorboard": False}
 TRACE: Values = {"profile": True, "use_pytorch_profiler": True}
@@ -36,6 +37,12 @@ CHUNKS = "num_virtual_stages_per_pipeline_rank"
 GROUPED: Values = {**ZERO_BUBBLE, "enable_zero_bubble": False, CHUNKS: 2}
 FOLDED: Values = {**ZERO_BUBBLE, "zero_bubble_v_schedule": True}
 OVERLAP: Values = {"overlap_grad_reduce": True}
+TP_OVERLAP: Values = {
+    "tensor_model_parallel_size": 2,
+    "sequence_parallel": True,
+    "tp_comm_overlap": True,
+    "deterministic_mode": False,
+}
 FSDP: Values = {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads_params"}
 GATHERED_AHEAD: Values = {**FSDP, **OVERLAP, "overlap_param_gather": True}
 BUCKETS: Values = {"ddp_num_buckets": 2, "ddp_bucket_size": 999}
@@ -52,8 +59,8 @@ TIK: Values = {**FILES, "tokenizer_type": "TikTokenizer", "tokenizer_model": "m"
 CASES: list[tuple[Values, Values, Values, str]] = [
     ({"stderr_sink_level": "DEBUG"}, {"sink_level": "INFO"}, {}, "sink_level"),
     ({"pipeline_model_parallel_comm_backend": "nccl"}, {}, PIPELINE, "pipeline_model_parallel_size"),
-    ({"high_priority_stream_groups": ["dp_cp"]}, {"distributed_backend": "gloo"}, {"distributed_backend": "nccl"}, "distributed_backend"),
-    ({"nccl_communicator_config_path": COMMUNICATORS}, {"distributed_backend": "gloo"}, {"distributed_backend": "nccl"}, "distributed_backend"),
+    ({"high_priority_stream_groups": ["dp_cp"]}, {"distributed_backend": "gloo"}, NCCL, "distributed_backend"),
+    ({"nccl_communicator_config_path": COMMUNICATORS}, {"distributed_backend": "gloo"}, NCCL, "distributed_backend"),
     ({"stderr_sink_level": "DEBUG"}, {"logging_level": 20}, {}, "logging_level"),
     ({"file_sink_level": "INFO"}, {"sink_level": "INFO"}, {}, "sink_level"),
     (
@@ -163,6 +170,30 @@ CASES: list[tuple[Values, Values, Values, str]] = [
         {**ZERO_BUBBLE, "zero_bubble_max_pending_backward": 4},
         ZERO_BUBBLE,
         "zero_bubble_max_pending_backward",
+    ),
+    ({"tp_comm_overlap_cfg": {"qkv_fprop": {}}}, {}, TP_OVERLAP, "tp_comm_overlap"),
+    *(
+        ({f"tp_comm_{key}": value}, {}, TP_OVERLAP, "tp_comm_overlap")
+        for key, value in (
+            ("overlap_rs_dgrad", True),
+            ("bulk_wgrad", False),
+            ("bulk_dgrad", False),
+            ("overlap_ag", False),
+            ("split_ag", False),
+            ("overlap_rs", False),
+            ("split_rs", False),
+        )
+    ),
+    *(
+        ({f"tp_comm_{key}": value}, {**TP_OVERLAP, f"tp_comm_{other}": off}, TP_OVERLAP, f"tp_comm_{other}")
+        for key, value, other, off in (
+            ("bulk_wgrad", False, "overlap_rs_dgrad", True),
+            ("bulk_dgrad", False, "overlap_rs_dgrad", True),
+            ("overlap_ag", False, "split_ag", False),
+            ("split_ag", False, "overlap_ag", False),
+            ("overlap_rs", False, "split_rs", False),
+            ("split_rs", False, "overlap_rs", False),
+        )
     ),
     ({"cp_comm_type": "a2a"}, {}, {"context_parallel_size": 2}, "context_parallel_size"),
     ({"hierarchical_context_parallel_sizes": [2, 2]}, {}, CONTEXT, "context_parallel_size"),

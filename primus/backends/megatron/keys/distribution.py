@@ -92,9 +92,9 @@ ROWS = section(
     pending("use_torch_fsdp2", "bool", _FSDP,
             doc="Shard each layer's parameters with torch's `fully_shard`."),
     live("nccl_communicator_config_path", "path?", "dist.communicators",
-         doc="YAML or JSON file that gives kinds of groups (`tp`, `cp`, `hcp`, `dp`, `dp_cp`, `intra_dp_cp`, `inter_dp_cp`, `pp`, "
-             "`embd`, `mp`) NCCL's `min_ctas`, `max_ctas`, `cga_cluster_size`, `net_name` or `is_high_priority_stream`. A run on "
-             "CPUs says that it has no effect."),
+         doc="YAML or JSON file that gives kinds of groups (`tp`, `cp`, `hcp`, `dp`, `dp_cp`, `intra_dp_cp`, `inter_dp_cp`, "
+             "`pp`, `embd`, `mp`) NCCL's `min_ctas`, `max_ctas`, `cga_cluster_size`, `net_name` or `is_high_priority_stream`. "
+             "A run on CPUs says that it has no effect."),
     live("use_tp_pp_dp_mapping", "bool", "model.parallel.use_tp_pp_dp_mapping",
          doc="Number ranks so that pipeline stages lie closer together than data-parallel replicas."),
     pending("replication", "bool", _LOCAL,

@@ -4,7 +4,6 @@ from primus.backends.megatron.keys.row import inert, live, pending, retired, sec
 
 __all__ = ["ROWS"]
 
-_PIPELINE = "Pipeline parallelism is"
 _EXPERT = "Expert parallelism is"
 _ENCODER = "encoder-decoder pipelines are gone upstream; this engine trains decoder-only models"
 
@@ -22,8 +21,9 @@ ROWS = section(
             doc="Stages into which the layers are divided."),
     live("pipeline_model_parallel_layout", "str|list[any]?", "model.pipeline.layers_per_stage, model.pipeline.num_chunks",
             doc="What each stage holds, as text such as `Et*3|(tt|)*29,m|L` or as a list of lists of names."),
-    pending("pipeline_model_parallel_comm_backend", "str?", _PIPELINE, choices=("nccl", "ucc"),
-            doc="Library of the transfers between stages. Null: the default backend."),
+    live("pipeline_model_parallel_comm_backend", "str?", "dist.pipeline_backend", choices=("nccl", "ucc"),
+         doc="Library of the transfers between stages; `ucc` asks for a torch built with it. Null: `distributed_backend`. "
+             "A run on CPUs uses gloo and says so."),
     inert("encoder_pipeline_model_parallel_size", "int", _ENCODER,
           doc="Pipeline stages of an encoder."),
     inert("pipeline_model_parallel_split_rank", "int?", _ENCODER,
@@ -55,6 +55,7 @@ ROWS = section(
             doc="Ranks that share the experts of a layer, in contiguous blocks."),
     pending("expert_tensor_parallel_size", "int?", _EXPERT, minimum=1,
             doc="Ranks that share one expert's matrices. Null: `tensor_model_parallel_size`."),
-    pending("high_priority_stream_groups", "list[str]", "Stream priorities by group are",
-            doc="Process groups, by name, whose device streams get high priority."),
+    live("high_priority_stream_groups", "list[str]", "dist.communicators",
+         doc="Kinds of groups, named as in `nccl_communicator_config_path`, whose NCCL streams get high priority: their "
+             "collectives go ahead of compute that waits for the device. A run on CPUs says that it has no effect."),
 )

@@ -10,6 +10,7 @@
 - `positions.py`: position schemes and sequence length
 - `parallelism.py`: tensor and sequence parallelism, gradient buckets
 - `fsdp.py`: sharded gradients and weights
+- `tp_overlap.py`: tensor-parallel communication beside products
 - `context.py`: context parallelism
 - `groups.py`: settings of process groups by kind
 - `stages.py`: which layers stand on which pipeline stage

@@ -25,13 +25,14 @@ from primus.backends.megatron.patches.args import (
     schedule,
     stages,
     tokenizer,
+    tp_overlap,
     zero_bubble,
 )
 
 __all__ = ["DERIVATIONS", "RULES"]
 
 _RUN = (loop, batch, duration, schedule, precision)
-_MODEL = (architecture, positions, parallelism, fsdp, context, groups, stages, pipeline, zero_bubble, recompute)
+_MODEL = (architecture, positions, parallelism, tp_overlap, fsdp, context, groups, stages, pipeline, zero_bubble, recompute)
 _AROUND = (data, tokenizer, checkpoint, logging, rocm_arg_validation)
 _DERIVING = (data, tokenizer, duration, schedule, fsdp, precision, parallelism, recompute, checkpoint, rocm_arg_validation)
 
