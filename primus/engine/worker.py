@@ -7,7 +7,6 @@ RANK, WORLD_SIZE, LOCAL_RANK and MASTER_* come from the launcher's environment; 
 import logging
 import os
 import signal
-import sys
 import time
 import traceback
 from pathlib import Path
@@ -16,6 +15,7 @@ from primus import log as logs
 from primus.engine.cause import leave_cause
 from primus.engine.config import ConfigContainer, serialize
 from primus.engine.host_memory import keep_freed_memory
+from primus.engine.leave import run_program
 from primus.engine.lifeline import end_with_launcher
 from primus.errors import EXIT_DONE, EXIT_RUN, InputError, PrimusError
 from primus.run_config import put_back_config
@@ -93,6 +93,4 @@ def _configure_logging(config: ConfigContainer, rank: int) -> None:
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stderr.flush()
-    sys.exit(code)
+    run_program(main)
