@@ -102,7 +102,10 @@ def plot(
 
 @app.command()
 @_with_options(_Step)
-def compare(step: _Step) -> None:
+def compare(
+    step: _Step,
+    slices: Annotated[int, typer.Option("--slices", min=2, help="Slices of a sequence in the row of seq1f1b.")] = 2,
+) -> None:
     """Compare all schedules: time of a step, bubble, most activations."""
     from rich.console import Console
     from rich.table import Table
@@ -111,14 +114,15 @@ def compare(step: _Step) -> None:
 
     table = Table("schedule", "chunks", "time", "bubble %", "peak, microbatches")
     left_out = []
-    for algorithm in ALGORITHMS:
+    for algorithm, shape in (*((name, _Shape()) for name in ALGORITHMS), ("1f1b", _Shape(slices=slices))):
         try:
-            schedule, simulation = _planned(algorithm, step, _Shape())
+            schedule, simulation = _planned(algorithm, step, shape)
         except InputError as error:
             left_out.append(f"{algorithm}: {error}")
             continue
         bubble, peak = 100 * simulation.bubble_fraction, max(simulation.peaks)
-        table.add_row(algorithm, str(schedule.num_chunks), f"{simulation.makespan:g}", f"{bubble:.1f}", f"{peak:g}")
+        name = f"{schedule.algorithm}, {slices} slices" if schedule.num_slices > 1 else algorithm
+        table.add_row(name, str(schedule.num_chunks), f"{simulation.makespan:g}", f"{bubble:.1f}", f"{peak:g}")
     Console().print(table)
     for line in left_out:
         typer.echo(line, err=True)

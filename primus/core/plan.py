@@ -174,15 +174,17 @@ def _activation_bytes(config: ConfigContainer, stages: list[_Stage], row: Row) -
 
 
 def _microbatch_bytes(config: ConfigContainer, stage: _Stage) -> tuple[int, int]:
-    """Return what one microbatch keeps, and what its largest replay holds besides."""
+    """Return what one microbatch, or a slice of it, keeps, and what its largest replay holds besides."""
     model, attention = config.model, config.model.attention
     ranks = model.parallel.tensor_model_parallel_size
-    tokens = config.train.micro_batch_size * model.seq_length // model.parallel.context_parallel_size
+    slices = model.pipeline.num_slices
+    tokens = config.train.micro_batch_size * model.seq_length // (model.parallel.context_parallel_size * slices)
     q, kv = (heads * attention.kv_channels for heads in (attention.num_attention_heads, attention.num_query_groups))
     gate_and_up = model.ffn_hidden_size * (2 if model.activation in GATED_ACTIVATIONS else 1)
     # Inputs of two norms and two matrices; queries, keys, values, the heads' output; both sides of the activation.
     whole = 4 * model.hidden_size // (ranks if model.parallel.sequence_parallel else 1)
-    divided = (2 * q + 2 * kv + gate_and_up + model.ffn_hidden_size) // ranks
+    # A slice keeps keys and values of those before it, too: on average of half of them.
+    divided = (2 * q + 2 * kv + kv * (slices - 1) + gate_and_up + model.ffn_hidden_size) // ranks
     if attention.backend in ("unfused", "local") and model.recompute.granularity != "selective":
         divided += 2 * attention.num_attention_heads * model.seq_length // ranks
     width = _BYTES[config.mixed_precision.params_dtype]

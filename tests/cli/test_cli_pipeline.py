@@ -55,4 +55,19 @@ def test_show_and_compare_count_time_alike(primus):
 def test_help_lists_the_shared_options(primus):
     for verb in ("show", "plot", "compare"):
         assert "--cost-comm" in primus("pipeline", verb, "--help").out
-    assert "--slices" not in primus("pipeline", "compare", "--help").out
+    assert "--vp" not in primus("pipeline", "compare", "--help").out
+
+
+def test_slices_divide_bubble_and_activations(primus):
+    out = primus("pipeline", "compare", "--pp", "4", "-m", "8", "--slices", "4").out
+    rows = {cells[0].strip(): cells[3:5] for line in out.splitlines() if len(cells := line.strip("│").split("│")) > 3}
+    whole, sliced = ([float(cell) for cell in rows[name]] for name in ("1f1b", "seq1f1b, 4 slices"))
+    assert whole == [27.3, 4.0]
+    assert sliced == [8.6, 1.75]
+
+
+def test_slices_are_drawn(primus, folder):
+    assert primus("pipeline", "plot", "1f1b", "--slices", "2", "-o", "step.svg", "--pp", "2", "-m", "2").code == 0
+    assert primus("pipeline", "show", "1f1b", "--slices", "2", "--pp", "2", "-m", "2").out.startswith(
+        "rank 0: F0/0 F0/1 F1/0 B0/1"
+    )

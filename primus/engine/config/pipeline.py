@@ -8,13 +8,14 @@ chunk is which stage:
     fold         v = 2, a V: stage r is chunk 0 of rank r, stage 2p-1-r its chunk 1
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Literal, get_args
 
+from primus.engine.config.offload import OffloadConfig, estimated_copy_time
 from primus.errors import ConfigError
 
-__all__ = ["ALGORITHMS", "V_SHAPED", "Algorithm", "PipelineConfig", "Placement", "even_split", "rank_of_stage", "stage_of"]
+__all__ = ["ALGORITHMS", "OFFLOADING_V", "V_SHAPED", "Algorithm", "PipelineConfig", "Placement", "even_split", "rank_of_stage", "stage_of"]
 
 Algorithm = Literal[
     "1f1b",
@@ -30,6 +31,8 @@ Algorithm = Literal[
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 V_SHAPED: tuple[Algorithm, ...] = ("zbv-formatted", "v-half", "v-min", "1f1b-v")
 """They fold the model, so that its first and last layers share a rank."""
+OFFLOADING_V: tuple[Algorithm, ...] = ("zbv-formatted", "v-half", "v-min")
+"""Of those, the ones that can keep the first chunk's activations on the host."""
 Placement = Literal["linear", "interleaved", "fold"]
 
 
@@ -43,6 +46,8 @@ class PipelineConfig:
     """Stages of each rank (`num_virtual_stages_per_pipeline_rank`)."""
     layers_per_stage: tuple[int, ...] | None = None
     """Decoder layers of each stage; None divides them evenly. Embedding and loss are on the first and the last one."""
+    num_slices: int = 1
+    """1F1B: equal parts of each sequence that pass the stages one after another (`num_seq_splits`)."""
     microbatch_group_size: int | None = None
     """Interleaved: microbatches that pass a chunk before the next one's turn (`microbatch_group_size_per_vp_stage`)."""
     interleave_group_size: int | None = None
@@ -64,6 +69,8 @@ class PipelineConfig:
     """After timing: microbatches of the heavier of the first two stages that each rank may hold; None: what memory allows."""
     memory_percentile: int = 85
     """Of the device's memory, for what memory allows."""
+    offload: OffloadConfig = OffloadConfig()
+    """What lies in host memory between forward and backward."""
     pre_communication: bool = False
     """One element travels ahead of each message (`pre_communication_optimization`)."""
     scatter_gather: bool = True
@@ -81,6 +88,12 @@ class PipelineConfig:
         if self.algorithm in V_SHAPED:
             return "fold"
         return "interleaved" if self.num_chunks > 1 else "linear"
+
+    def with_copy_time(self, hidden_size: int, seq_length: int, device: str = "") -> "PipelineConfig":
+        """Return the same with an estimate where the time of copies to the host is open; `device` is the accelerator's name."""
+        if not self.offload.is_on or self.offload.time is not None:
+            return self
+        return replace(self, offload=replace(self.offload, time=estimated_copy_time(hidden_size, seq_length, device)))
 
     def stage_layers(self, num_layers: int, num_ranks: int) -> tuple[range, ...]:
         """Return the layers of each stage; ConfigError if the stages named are not these ranks' or miss the depth."""

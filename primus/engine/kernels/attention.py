@@ -1,7 +1,8 @@
 """Core attention: softmax(scale Q K^T) V over causal or explicitly masked positions, with grouped queries.
 
-Every form takes q [S, B, N, D] and k, v [S, B, G, D] as views of whatever layout the projections left, and returns [S, B, N*D].
-A mask is bool [B or 1, 1, S, S], True where attention is blocked, and replaces the causal rule; None means causal.
+Every form takes q [S, B, N, D] and k, v [K, B, G, D] as views of whatever layout the projections left, and returns [S, B, N*D].
+The queries are those of the last S of K positions. A mask is bool [B or 1, 1, S, K], True where attention is blocked, and
+replaces the causal rule; None means causal.
 """
 
 import math
@@ -9,8 +10,10 @@ import math
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention.bias import causal_lower_right
 
 from primus.engine.kernels.causal_attention import MAX_LENGTH, causal_attention
+from primus.engine.kernels.position_dropout import PositionDropout
 
 __all__ = ["explicit_attention", "fused_attention", "sdpa_attention"]
 
@@ -19,7 +22,7 @@ def fused_attention(
     q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None, *, dropout: float = 0.0
 ) -> Tensor:
     """Attend by `causal_attention` over short sequences in wide floats on a CPU, else through torch's kernels."""
-    is_plain = mask_B1SS is None and not dropout and len(q_SBND) == len(k_SBGD) <= MAX_LENGTH
+    is_plain = mask_B1SS is None and not dropout and len(k_SBGD) <= MAX_LENGTH
     if is_plain and q_SBND.device.type == "cpu" and q_SBND.dtype in (torch.float32, torch.float64):
         return causal_attention(q_SBND, k_SBGD, v_SBGD)
     return sdpa_attention(q_SBND, k_SBGD, v_SBGD, mask_B1SS, dropout=dropout)
@@ -28,13 +31,16 @@ def fused_attention(
 def sdpa_attention(q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None, *, dropout: float = 0.0) -> Tensor:
     """Attend through torch's scaled_dot_product_attention, which never holds the score matrix if its kernels fit."""
     q, k, v = (t.permute(1, 2, 0, 3) for t in (q_SBND, k_SBGD, v_SBGD))
+    is_square = q.shape[2] == k.shape[2]
+    # The plain rule counts queries from the first key, this one from the last.
+    causal = None if is_square or mask_B1SS is not None else causal_lower_right(q.shape[2], k.shape[2])
     out_BNSD = F.scaled_dot_product_attention(
         q,
         k,
         v,
-        attn_mask=None if mask_B1SS is None else ~mask_B1SS,
+        attn_mask=causal if mask_B1SS is None else ~mask_B1SS,
         dropout_p=dropout,
-        is_causal=mask_B1SS is None,
+        is_causal=mask_B1SS is None and is_square,
         enable_gqa=q.shape[1] != k.shape[1],
     )
     return out_BNSD.permute(2, 0, 1, 3).flatten(2)
@@ -46,7 +52,7 @@ def explicit_attention(
     v_SBGD: Tensor,
     mask_B1SS: Tensor | None,
     *,
-    dropout: float = 0.0,
+    dropout: PositionDropout | None = None,
     softmax_in_fp32: bool = False,
     layer_scaling: int = 1,
 ) -> Tensor:
@@ -56,19 +62,20 @@ def explicit_attention(
     that half precision has to hold. `softmax_in_fp32` lifts half-precision scores before mask and softmax.
     """
     S, B, N, D = q_SBND.shape
-    G = k_SBGD.shape[2]
+    K, G = k_SBGD.shape[0], k_SBGD.shape[2]
     q = q_SBND.view(S, B, G, N // G, D).permute(1, 2, 3, 0, 4).reshape(B * G, -1, D)
-    k = k_SBGD.permute(1, 2, 3, 0).reshape(B * G, D, S)
-    v = v_SBGD.permute(1, 2, 0, 3).reshape(B * G, S, D)
+    k = k_SBGD.permute(1, 2, 3, 0).reshape(B * G, D, K)
+    v = v_SBGD.permute(1, 2, 0, 3).reshape(B * G, K, D)
     # The product scales its wide accumulator; scaling q first would round it.
     scores = torch.baddbmm(q.new_empty(()), q, k, beta=0.0, alpha=1.0 / (math.sqrt(D) * layer_scaling))
     if softmax_in_fp32 or layer_scaling > 1:
         scores = scores.to(torch.promote_types(q.dtype, torch.float32)) * layer_scaling
-    scores = scores.view(B, N, S, S)
-    blocked = torch.ones(S, S, dtype=torch.bool, device=q.device).triu_(1) if mask_B1SS is None else mask_B1SS
+    scores = scores.view(B, N, S, K)
+    blocked = torch.ones(S, K, dtype=torch.bool, device=q.device).triu_(1 + K - S) if mask_B1SS is None else mask_B1SS
     # The lowest finite number, not -inf: a row with everything blocked gives the mean of V instead of NaN.
     probabilities = scores.masked_fill(blocked, torch.finfo(scores.dtype).min).softmax(-1)
-    if dropout:
-        probabilities = F.dropout(probabilities, dropout)
-    out = probabilities.to(v.dtype).view(B * G, -1, S) @ v
+    if dropout is not None:
+        positions = torch.arange(K, device=q.device)
+        probabilities = probabilities * dropout.factors(q_SBND.permute(1, 2, 0, 3), positions[K - S :], positions)
+    out = probabilities.to(v.dtype).view(B * G, -1, K) @ v
     return out.view(B, N, S, D).permute(2, 0, 1, 3).flatten(2)

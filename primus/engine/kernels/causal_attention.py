@@ -26,7 +26,10 @@ _ROWS = 128
 
 
 def causal_attention(q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor) -> Tensor:
-    """Return softmax(Q K^T / sqrt(D)) V over keys not after the query, [S, B, N*D]; keeps half of the S x S probabilities."""
+    """Return softmax(Q K^T / sqrt(D)) V over keys not after the query, [S, B, N*D]; keeps the probabilities of those.
+
+    The queries are those of the last positions.
+    """
     out: Tensor = _CausalAttention.apply(q_SBND, k_SBGD, v_SBGD)
     return out
 
@@ -40,10 +43,11 @@ class _CausalAttention(torch.autograd.Function):
         out_ZRSD = _by_group(out, len(k_ZSD))
         blocked = torch.full((_ROWS, _ROWS), -torch.inf, dtype=q_SBND.dtype, device=q_SBND.device).triu_(1)
         kept = []
-        for block, end in _blocks(q_ZRSD):
+        before = len(k_SBGD) - len(q_SBND)
+        for block, end in _blocks(q_ZRSD, before):
             size = block.stop - block.start
             scores_ZQK = _product(_rows(q_ZRSD, block), k_ZDS[:, :, :end], scale)
-            scores_ZQK.unflatten(1, (-1, size))[..., block] += blocked[:size, :size]
+            scores_ZQK.unflatten(1, (-1, size))[..., end - size :] += blocked[:size, :size]
             kept.append(scores_ZQK.softmax(-1))
             out_ZRSD[:, :, block] = torch.bmm(kept[-1], v_ZSD[:, :end]).unflatten(1, (-1, size))
         ctx.save_for_backward(q_SBND, k_SBGD, v_SBGD, out, *kept)
@@ -60,7 +64,7 @@ class _CausalAttention(torch.autograd.Function):
         pull_ZRS1 = _by_group((d_out * out).sum(-1, keepdim=True), groups)
         d_out_ZRSD, d_q_ZRSD = _by_group(d_out, groups), _by_group(d_q, groups)
         d_k_ZSD, d_v_ZSD, v_ZDS = torch.zeros_like(k_ZSD), torch.zeros_like(v_ZSD), v_ZSD.transpose(1, 2).contiguous()
-        for p_ZQK, (block, end) in zip(kept, _blocks(q_ZRSD), strict=True):
+        for p_ZQK, (block, end) in zip(kept, _blocks(q_ZRSD, len(k_SBGD) - len(q_SBND)), strict=True):
             d_rows_ZQD = _rows(d_out_ZRSD, block)
             d_v_ZSD[:, :end] += torch.bmm(p_ZQK.transpose(1, 2), d_rows_ZQD)
             d_ZQK = torch.bmm(d_rows_ZQD, v_ZDS[:, :, :end]).sub_(_rows(pull_ZRS1, block)).mul_(p_ZQK)
@@ -81,13 +85,13 @@ def _by_group(heads_SBND: Tensor, groups: int) -> Tensor:
     return heads_SBND.reshape(heads_SBND.shape[0], groups, -1, heads_SBND.shape[-1]).permute(1, 2, 0, 3)
 
 
-def _blocks(q_ZRSD: Tensor) -> Iterator[tuple[slice, int]]:
-    """Yield each block of queries and the end of the keys it sees."""
+def _blocks(q_ZRSD: Tensor, before: int) -> Iterator[tuple[slice, int]]:
+    """Yield each block of queries and the end of the keys it sees, of which `before` precede all queries."""
     _, R, S, _ = q_ZRSD.shape
     size = max(32, _ROWS // R)
     for start in range(0, S, size):
         end = min(start + size, S)
-        yield slice(start, end), end
+        yield slice(start, end), before + end
 
 
 def _rows(values_ZRSD: Tensor, block: slice) -> Tensor:

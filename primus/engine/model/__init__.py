@@ -9,6 +9,7 @@ attention   self-attention with grouped queries, and its two core forms
 mlp         the feed-forward half
 embedding   vocabulary table, learned positions
 rotary      rotary tables of a run
+slices      slices of a sequence that follow one another
 output      logits and losses over a divided vocabulary
 linears     column- and row-parallel linears
 norms       RMSNorm, LayerNorm, L2Norm as parts

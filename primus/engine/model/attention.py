@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from primus.engine.kernels.attention import explicit_attention, fused_attention
+from primus.engine.kernels.position_dropout import PositionDropout
 from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
 from primus.engine.model.parameter import Place
 from primus.engine.model.rotary import RotaryTables, rotate
+from primus.engine.model.slices import SequenceSlice
 from primus.engine.parallel import collectives
 from primus.engine.parallel.mesh import Group
 
@@ -50,12 +52,16 @@ class SelfAttention(nn.Module):
         self.interleaved = interleaved
         self.core_attention, self.linear_proj = core_attention, linear_proj
 
-    def forward(self, x_SBH: Tensor, tables: RotaryTables | None, mask_B1SS: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, x_SBH: Tensor, tables: RotaryTables | None, mask_B1SS: Tensor | None, part: SequenceSlice | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         query, key, value = self.own_heads(self.linear_qkv(x_SBH))
         if self.q_layernorm is not None and self.k_layernorm is not None:
             query, key = self.q_layernorm(query), self.k_layernorm(key)
         query = rotate(query, tables, interleaved=self.interleaved)
         key = rotate(key, tables, interleaved=self.interleaved)
+        if part is not None:
+            key, value = part.extend(self, key, value)
         context = self.core_attention(query.flatten(2, 3), key, value, mask_B1SS)
         output: tuple[Tensor, Tensor | None] = self.linear_proj(context)
         return output
@@ -76,20 +82,22 @@ class FusedAttention(nn.Module):
 
 
 class ExplicitAttention(nn.Module):
-    """Core attention by its formula; `layer_scaling` is the layer's number under query-key layer scaling, else 1."""
+    """Core attention by its formula; `layer_scaling` is the layer's number under query-key layer scaling, else 1.
 
-    def __init__(self, place: Place, *, dropout: float, softmax_in_fp32: bool, layer_scaling: int) -> None:
+    `share` tells which of how many equal shares of the rank's heads it is given.
+    """
+
+    def __init__(
+        self, place: Place, *, dropout: float, softmax_in_fp32: bool, layer_scaling: int = 1, share: tuple[int, int] = (0, 1)
+    ) -> None:
         super().__init__()
-        self.dropout, self.streams = dropout, place.streams
+        self.dropout, self.streams, self.share = dropout, place.streams, share
         self.softmax_in_fp32, self.layer_scaling = softmax_in_fp32, layer_scaling
 
     def forward(self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None) -> Tensor:
-        if not (self.training and self.dropout):
-            return self._attend(q_SBND, k_SBGD, v_SBGD, mask_B1SS, 0.0)
-        with self.streams.fork("model-parallel"):
-            return self._attend(q_SBND, k_SBGD, v_SBGD, mask_B1SS, self.dropout)
-
-    def _attend(self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None, dropout: float) -> Tensor:
+        dropout = None
+        if self.training and self.dropout:
+            dropout = PositionDropout(self.streams.number("model-parallel"), self.dropout, len(k_SBGD), self.share)
         return explicit_attention(
             q_SBND,
             k_SBGD,

@@ -11,6 +11,7 @@ from primus.engine.model.embedding import Embedding
 from primus.engine.model.layer import Decoder
 from primus.engine.model.output import OutputLayer
 from primus.engine.model.rotary import RotaryEmbedding
+from primus.engine.model.slices import SequenceSlice
 from primus.engine.parallel.buckets import Unit
 
 __all__ = ["GPTModel"]
@@ -43,17 +44,19 @@ class GPTModel(nn.Module):
         loss_mask_BS: Tensor | None = None,
         *,
         hidden_SBH: Tensor | None = None,
+        part: SequenceSlice | None = None,
     ) -> Tensor:
         """Return logits [B, S, V]; with labels the loss of each token [B, S]; with a loss mask besides, the sum of loss x mask.
 
         Losses are in at least fp32. The sum is the cheap one: it can be had without holding the logits. `attention_mask` is
         bool [B or 1, 1, S, S], True where attention is blocked, and replaces the causal rule. `hidden_SBH` comes from the
-        previous pipeline stage.
+        previous pipeline stage. `part`: the tokens are a slice of their sequence; the mask has their rows, and the columns up to
+        their end.
         """
         x_SBH = hidden_SBH if self.embedding is None else self.embedding(tokens_BS, position_ids_BS)
         assert x_SBH is not None, "a stage without embedding needs the hidden states of the stage before it"
-        tables = None if self.rotary is None else self.rotary(tokens_BS.shape[1])
-        x_SBH = self.decoder(x_SBH, tables, attention_mask)
+        tables = None if self.rotary is None else self.rotary(tokens_BS.shape[1], 0 if part is None else part.first)
+        x_SBH = self.decoder(x_SBH, tables, attention_mask, part)
         if self.output_layer is None:
             hidden: Tensor = x_SBH
             return hidden

@@ -9,9 +9,12 @@ __all__ = ["hidden_shape", "residual_dtype"]
 
 
 def hidden_shape(config: ModelConfig, mesh: Mesh, micro_batch_size: int) -> tuple[int, int, int]:
-    """Return this rank's [s, b, h]; ranks that share a sequence hold a part each: `cp`, and `tp` under sequence parallelism."""
+    """Return this rank's [s, b, h] of a sequence, or of a slice of it where sequences pass the stages in slices.
+
+    Ranks that share a sequence hold a part each: `cp`, and `tp` under sequence parallelism.
+    """
     sharers = mesh.cp.size * (mesh.tp.size if config.parallel.sequence_parallel else 1)
-    return config.seq_length // sharers, micro_batch_size, config.hidden_size
+    return config.seq_length // (config.pipeline.num_slices * sharers), micro_batch_size, config.hidden_size
 
 
 def residual_dtype(config: ModelConfig, dtype: torch.dtype) -> torch.dtype:

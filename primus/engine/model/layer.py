@@ -9,6 +9,7 @@ from primus.engine.config.recompute import Stretch
 from primus.engine.model.dropout import BiasDropoutAdd
 from primus.engine.model.recompute import Runner
 from primus.engine.model.rotary import RotaryTables
+from primus.engine.model.slices import SequenceSlice
 
 __all__ = ["Decoder", "Layer", "residual_after_norm", "residual_before_norm"]
 
@@ -44,9 +45,11 @@ class Layer(nn.Module):
         self.pre_mlp_layernorm, self.mlp = pre_mlp_layernorm, mlp
         self.add, self.residual = add, residual
 
-    def forward(self, x_SBH: Tensor, tables: RotaryTables | None, mask_B1SS: Tensor | None) -> Tensor:
+    def forward(
+        self, x_SBH: Tensor, tables: RotaryTables | None, mask_B1SS: Tensor | None, part: SequenceSlice | None = None
+    ) -> Tensor:
         normed = self.input_layernorm(x_SBH)
-        y, bias = self.self_attention(normed, tables, mask_B1SS)
+        y, bias = self.self_attention(normed, tables, mask_B1SS, part)
         x_SBH = self.add(y, bias, self.residual(x_SBH, normed))
         normed = self.pre_mlp_layernorm(x_SBH)
         y, bias = self.mlp(normed)
@@ -66,12 +69,21 @@ class Decoder(nn.Module):
         self.final_layernorm = final_layernorm
         self._runs = tuple(runs)
 
-    def forward(self, x_SBH: Tensor, tables: RotaryTables | None, mask_B1SS: Tensor | None) -> Tensor:
+    def forward(
+        self, x_SBH: Tensor, tables: RotaryTables | None, mask_B1SS: Tensor | None, part: SequenceSlice | None = None
+    ) -> Tensor:
         for stretch, run in self._runs:
-            x_SBH = run(partial(self._through, stretch), x_SBH, tables, mask_B1SS)
+            x_SBH = run(partial(self._through, stretch), x_SBH, tables, mask_B1SS, part)
         return x_SBH if self.final_layernorm is None else self.final_layernorm(x_SBH)
 
-    def _through(self, stretch: Stretch, x_SBH: Tensor, tables: RotaryTables | None, mask_B1SS: Tensor | None) -> Tensor:
+    def _through(
+        self,
+        stretch: Stretch,
+        x_SBH: Tensor,
+        tables: RotaryTables | None,
+        mask_B1SS: Tensor | None,
+        part: SequenceSlice | None,
+    ) -> Tensor:
         for number in stretch.layers:
-            x_SBH = self.layers[str(number)](x_SBH, tables, mask_B1SS)
+            x_SBH = self.layers[str(number)](x_SBH, tables, mask_B1SS, part)
         return x_SBH

@@ -38,12 +38,12 @@ class RotaryEmbedding(nn.Module):
         self.dtype, self.device = dtype, device
         self.tables = self._build(length)
 
-    def forward(self, length: int) -> RotaryTables:
-        """Return the tables of this rank's `length` positions."""
-        whole = length * self.cp.size
-        if whole > len(self.tables[0]):
-            self.tables = self._build(whole)
-        cos, sin = (own_slice(table[:whole], self.cp.size, self.cp.index, 0) for table in self.tables)
+    def forward(self, length: int, first: int = 0) -> RotaryTables:
+        """Return the tables of this rank's `length` positions of those that start at `first`."""
+        stop = first + length * self.cp.size
+        if stop > len(self.tables[0]):
+            self.tables = self._build(stop)
+        cos, sin = (own_slice(table[first:stop], self.cp.size, self.cp.index, 0) for table in self.tables)
         return cos, sin
 
     def _build(self, length: int) -> RotaryTables:

@@ -11,7 +11,7 @@ from primus.engine.parallel.mesh import Mesh
 from primus.engine.pipeline.adaptive import Adaptive
 from primus.engine.pipeline.links import Links
 from primus.engine.pipeline.recorder import Recorder
-from primus.engine.pipeline.runtime import Around, Forward, Gradients, execute
+from primus.engine.pipeline.runtime import Around, Forward, Gradients, Roots, execute
 from primus.engine.pipeline.schedules import Op, RankPlan, Schedule, forwards, peak_activations, rank_plan, schedule_of
 from primus.engine.precision import dtype_of
 
@@ -40,8 +40,15 @@ class Pipeline:
         self._training: dict[int, tuple[RankPlan, float]] = {}
         self._evaluation: dict[int, RankPlan] = {}
 
-    def train(self, num_microbatches: int, forward: Forward, gradients: Gradients, around: Around) -> None:
-        """Run all forwards and backwards of a step; every rank of the pipeline calls it. `around` surrounds each operation."""
+    @property
+    def num_slices(self) -> int:
+        """Parts of each sequence that pass the stages one after another."""
+        return self._config.num_slices
+
+    def train(
+        self, num_microbatches: int, forward: Forward, gradients: Gradients, around: Around, *, roots: Roots | None = None
+    ) -> None:
+        """Run all forwards and backwards of a step; every rank of the pipeline calls it. The rest is as `execute` says."""
         if num_microbatches not in self._training:
             self._training[num_microbatches] = self._plan(num_microbatches)
         plan, alive = self._training[num_microbatches]
@@ -52,7 +59,7 @@ class Pipeline:
             around = _both(around, self.recorder.around)
         if self._adaptive is not None and measures:
             around = _both(around, self._adaptive.around)
-        execute(plan, forward=forward, gradients=gradients, links=self._links, around=around)
+        execute(plan, forward=forward, gradients=gradients, links=self._links, around=around, roots=roots)
         if self._adaptive is not None and self.recorder is not None:
             new = self._adaptive.after_step(self.recorder, alive)
             if new is not None:
@@ -62,7 +69,7 @@ class Pipeline:
         """Run forwards, without gradients."""
         if num_microbatches not in self._evaluation:
             config, pp = self._config, self._mesh.pp
-            schedule = forwards(config.placement, pp.size, config.num_chunks, num_microbatches)
+            schedule = forwards(config.placement, pp.size, config.num_chunks, num_microbatches, config.num_slices)
             self._evaluation[num_microbatches] = rank_plan(schedule, pp.index)
         execute(self._evaluation[num_microbatches], forward=forward, links=self._links)
 
@@ -109,5 +116,9 @@ def _both(outer: Around, inner: Around) -> Around:
 
 
 def _text(schedule: Schedule) -> str:
-    """Return a line for each rank, `(KIND|microbatch|chunk)` for each operation."""
-    return "\n".join(" ".join(f"({op.kind}|{op.microbatch}|{op.chunk})" for op in row) for row in schedule.rows)
+    """Return a line for each rank, `(KIND|microbatch|chunk)` for each operation, `|slice` besides where sequences are cut."""
+
+    def word(op: Op) -> str:
+        return f"({op.kind}|{op.microbatch}|{op.chunk}{f'|{op.slice}' if schedule.num_slices > 1 else ''})"
+
+    return "\n".join(" ".join(map(word, row)) for row in schedule.rows)

@@ -4,9 +4,9 @@ A forward starts from the hidden states of the stage before, or from the data; a
 made, or from the loss. Between the two a stage keeps its input, and the edge of the graph at its output, not the output itself.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -15,13 +15,16 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from primus.engine.pipeline.links import Links
 from primus.engine.pipeline.schedules import Message, Op, RankPlan, Task
 
-__all__ = ["Around", "Forward", "Gradients", "execute"]
+__all__ = ["Around", "Forward", "Gradients", "Roots", "execute"]
 
 Forward = Callable[[Op, Tensor | None], Tensor]
 """Runs an operation's chunk on hidden states (None: the data) and returns hidden states, or the scalar to differentiate."""
 
 
 Around = Callable[[Op], AbstractContextManager[None]]
+
+Roots = Callable[[Op], Sequence[tuple[GradientEdge, Tensor]]]
+"""Says where an operation's backward starts besides its output: places in its graph, and the gradients that enter there."""
 
 
 class Gradients(Protocol):
@@ -44,14 +47,15 @@ def execute(
     gradients: Gradients | None = None,
     links: Links | None = None,
     around: Around | None = None,
+    roots: Roots | None = None,
 ) -> None:
     """Run the tasks in order. `gradients` is needed for backwards, `links` where the model has other ranks.
 
-    `around` surrounds the work of each operation, without the waiting for its input.
+    `around` surrounds the work of each operation, without the waiting for its input. `roots` is asked once before a backward.
     """
     if links is not None:
         links.begin(plan.incoming)
-    _Step(plan, forward, gradients, links, around or (lambda _: nullcontext())).run()
+    _Step(plan, forward, gradients, links, around or (lambda _: nullcontext()), roots or (lambda _: ())).run()
     if links is not None:
         links.end()
 
@@ -60,9 +64,10 @@ class _Step:
     """A step on its way."""
 
     def __init__(
-        self, plan: RankPlan, forward: Forward, gradients: Gradients | None, links: Links | None, around: Around
+        self, plan: RankPlan, forward: Forward, gradients: Gradients | None, links: Links | None, around: Around, roots: Roots
     ) -> None:
-        self._plan, self._forward, self._gradients, self._links, self._around = plan, forward, gradients, links, around
+        self._plan, self._forward, self._gradients, self._links = plan, forward, gradients, links
+        self._around, self._roots = around, roots
         self._alive: dict[Op, tuple[Tensor | None, Tensor | GradientEdge]] = {}
         self._own: dict[Message, Tensor] = {}
         """Messages from one chunk of this rank to another."""
@@ -112,8 +117,13 @@ class _Step:
     def _run_backward(self, task: Task, gradient: Tensor | None, gradients: Gradients) -> Tensor | None:
         unit = _unit(task.op)
         hidden, made = self._alive.pop(unit)
+        starts: list[Any] = [made]
+        entering = [gradient]
+        for edge, owed in self._roots(unit):
+            starts.append(edge)
+            entering.append(owed)
         with gradients.deferring(unit) if self._plan.splits_backward else nullcontext():
-            torch.autograd.backward(made, gradient)
+            torch.autograd.backward(starts, entering)
         return None if hidden is None else hidden.grad
 
 

@@ -2,22 +2,24 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+import torch
 from torch import Tensor
 
 from primus.engine.data.loader import Batch
 from primus.engine.model.gpt import GPTModel
+from primus.engine.model.slices import Root, SequenceSlice
 from primus.engine.parallel.context import own_slice
 from primus.engine.parallel.mesh import Group
 from primus.engine.pipeline.pipeline import Pipeline
 from primus.engine.pipeline.runtime import Gradients
 from primus.engine.pipeline.schedules import Op
-from primus.engine.trace import Trace
+from primus.engine.trace import Spans
 
 __all__ = ["Stages"]
 
 OnLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Gets a microbatch's sum of losses over this rank's unmasked tokens, their number, and their number in the whole sequences;
-returns what to differentiate."""
+returns what to differentiate. A microbatch in slices is told slice by slice."""
 
 _SPANS = {"F": "forward-compute", "B": "backward-compute", "W": "weight-gradient-compute"}
 
@@ -25,7 +27,7 @@ _SPANS = {"F": "forward-compute", "B": "backward-compute", "W": "weight-gradient
 class Stages:
     """The model as far as this rank holds it."""
 
-    def __init__(self, chunks: Sequence[GPTModel], pipeline: Pipeline, cp: Group, trace: Trace) -> None:
+    def __init__(self, chunks: Sequence[GPTModel], pipeline: Pipeline, cp: Group, trace: Spans) -> None:
         self.chunks, self.pipeline = tuple(chunks), pipeline
         self._cp, self._trace = cp, trace
 
@@ -33,43 +35,106 @@ class Stages:
         """Run forwards and backwards of the next microbatches; `on_loss` is called where the last stage is."""
         for chunk in self.chunks:
             chunk.train()
-        forward = _Forward(self.chunks, batches, on_loss, self._cp, self._trace)
-        self.pipeline.train(num_microbatches, forward, gradients, lambda op: self._trace.span(_SPANS[op.kind], 2))
+        forward = self._forward(batches, on_loss)
+        self.pipeline.train(
+            num_microbatches,
+            forward,
+            gradients,
+            lambda op: self._trace.span(_SPANS[op.kind], 2),
+            roots=forward.roots,
+        )
 
     def evaluate(self, batches: Iterator[Batch], num_microbatches: int, on_loss: OnLoss) -> None:
         """Run forwards of the next microbatches without dropout; the caller switches gradients off."""
         for chunk in self.chunks:
             chunk.eval()
-        self.pipeline.evaluate(num_microbatches, _Forward(self.chunks, batches, on_loss, self._cp, self._trace))
+        self.pipeline.evaluate(num_microbatches, self._forward(batches, on_loss))
+
+    def _forward(self, batches: Iterator[Batch], on_loss: OnLoss) -> "_Forward":
+        slices = [_Slices(self.pipeline.num_slices) for _ in self.chunks]
+        return _Forward(self.chunks, slices, batches, on_loss, self._cp, self._trace)
 
 
 class _Forward:
     """Runs chunks on the microbatches of one step, each drawn once."""
 
-    def __init__(self, chunks: Sequence[GPTModel], batches: Iterator[Batch], on_loss: OnLoss, cp: Group, trace: Trace) -> None:
-        self._chunks, self._batches, self._on_loss, self._cp, self._trace = chunks, batches, on_loss, cp, trace
+    def __init__(
+        self,
+        chunks: Sequence[GPTModel],
+        slices: Sequence["_Slices"],
+        batches: Iterator[Batch],
+        on_loss: OnLoss,
+        cp: Group,
+        trace: Spans,
+    ) -> None:
+        self._chunks, self._slices, self._batches, self._on_loss = chunks, slices, batches, on_loss
+        self._cp, self._trace = cp, trace
         self._drawn: dict[int, tuple[Batch, int]] = {}
-        """Microbatches in use, and how many chunks have still to see them."""
+        """Microbatches in use, and how many times they are still to be seen: by each chunk, in each slice."""
         self._next = 0
 
     def __call__(self, op: Op, hidden: Tensor | None) -> Tensor:
         with self._trace.span("batch-generator", 2):
             batch = self._take(op.microbatch)
-        chunk = self._chunks[op.chunk]
+        chunk, slices = self._chunks[op.chunk], self._slices[op.chunk]
+        rows = slices.rows(op.slice, batch.tokens.shape[1])
         tokens, positions, labels, loss_mask = (
-            own_slice(x, self._cp.size, self._cp.index, 1)
+            own_slice(x[:, rows], self._cp.size, self._cp.index, 1)
             for x in (batch.tokens, batch.position_ids, batch.labels, batch.loss_mask)
         )
-        made: Tensor = chunk(tokens, positions, batch.attention_mask, labels, loss_mask, hidden_SBH=hidden)
+        mask = batch.attention_mask if batch.attention_mask is None else batch.attention_mask[:, :, rows, : rows.stop]
+        part = slices.begin(op, rows.start)
+        made: Tensor = chunk(tokens, positions, mask, labels, loss_mask, hidden_SBH=hidden, part=part)
         if chunk.output_layer is None:
             return made
         return self._on_loss(made, loss_mask.sum(dtype=made.dtype), batch.loss_mask.sum(dtype=made.dtype))
 
+    def roots(self, op: Op) -> list[Root]:
+        """Return where a backward starts besides the operation's output."""
+        return self._slices[op.chunk].end(op)
+
     def _take(self, microbatch: int) -> Batch:
         while self._next <= microbatch:
-            self._drawn[self._next] = next(self._batches), len(self._chunks)
+            self._drawn[self._next] = next(self._batches), sum(slices.number for slices in self._slices)
             self._next += 1
         batch, uses = self._drawn.pop(microbatch)
         if uses > 1:
             self._drawn[microbatch] = batch, uses - 1
         return batch
+
+
+class _Slices:
+    """The slices under way on one chunk, by microbatch, in the order of the sequence."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        """Slices of a sequence; with one there is nothing to keep."""
+        self._under_way: dict[int, list[SequenceSlice]] = {}
+
+    def rows(self, number: int, length: int) -> slice:
+        """Return the positions of a slice of a sequence."""
+        size = length // self.number
+        return slice(number * size, (number + 1) * size)
+
+    def begin(self, op: Op, first: int) -> SequenceSlice | None:
+        """Return the slice of a forward, which comes after those before it; None where sequences are whole."""
+        if self.number == 1:
+            return None
+        earlier = self._under_way.setdefault(op.microbatch, [])
+        assert len(earlier) == op.slice, f"slice {op.slice} comes after {len(earlier)} slices"
+        part = SequenceSlice(first, earlier)
+        earlier.append(part)
+        if op.slice == self.number - 1 and not torch.is_grad_enabled():
+            del self._under_way[op.microbatch]
+        return part
+
+    def end(self, op: Op) -> list[Root]:
+        """Return the roots of a slice before its backward; the last slice under way is the one."""
+        if self.number == 1:
+            return []
+        under_way = self._under_way[op.microbatch]
+        part = under_way.pop()
+        assert len(under_way) == op.slice, f"slice {op.slice} goes backward before slice {len(under_way)}"
+        if not under_way:
+            del self._under_way[op.microbatch]
+        return part.roots()

@@ -17,7 +17,7 @@ from primus.engine.optim.watch import GradientWatch, SpikeWatch
 from primus.engine.parallel.collectives import all_reduce_
 from primus.engine.parallel.data import GradientBuffers
 from primus.engine.parallel.mesh import Mesh
-from primus.engine.trace import Trace
+from primus.engine.trace import Spans
 from primus.engine.train.stages import Stages
 from primus.errors import RunError
 
@@ -49,7 +49,7 @@ class TrainStep:
     buffers: GradientBuffers
     optimizer: Optimizer
     mesh: Mesh
-    trace: Trace
+    trace: Spans
     per_token: bool
     check_finite: bool
     spikes: SpikeWatch | None
@@ -70,8 +70,10 @@ class TrainStep:
         self.gradients.begin()
         with self.trace.span("forward-backward", 1):
             self.stages.train(batches, num_microbatches, on_loss, self.buffers)
-        # A row a microbatch, whose slices come one after another.
-        table = torch.stack(losses).unflatten(0, (num_microbatches, -1)).sum(1) if losses else torch.zeros(1, 2, device=self.mesh.device)
+        table = torch.zeros(1, 2, device=self.mesh.device)
+        if losses:
+            # A row a microbatch; its slices come one after another.
+            table = torch.stack(losses).unflatten(0, (num_microbatches, -1)).sum(1)
         self._watch(table, iteration)
         with self.trace.span("all-grads-sync", 1):
             self.buffers.finish_grad_sync()

@@ -30,7 +30,7 @@ def warm_up(stages: Stages, buffers: GradientBuffers, config: ConfigContainer, m
 
 def _once(chunk: GPTModel, config: ConfigContainer, mesh: Mesh) -> None:
     model, device = config.model, mesh.device
-    B, S = config.train.micro_batch_size, model.seq_length // mesh.cp.size
+    B, S = config.train.micro_batch_size, model.seq_length // (mesh.cp.size * model.pipeline.num_slices)
     # Random ids, not zeros: whatever chooses by content should see all kinds of it.
     tokens, labels = torch.randint(model.vocab_size or 1, (2, B, S), device=device)
     positions = torch.arange(S, device=device).expand(B, S)

@@ -228,12 +228,31 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("memory-small", {**PRIMUS, "pp_algorithm": "zero-bubble-heuristic", "pp_max_mem": 0.5}, "must be at least 1"),
 ]
 
+SLICED = {"patch_zero_bubble": True, "num_seq_splits": 2}
+REFUSED += [
+    ("slices-alone", {"num_seq_splits": 2}, "needs patch_zero_bubble: true"),
+    ("slices-uneven", {**SLICED, "num_seq_splits": 3}, "into unequal slices: choose a number that divides it"),
+    ("slices-folded", {**SLICED, "zero_bubble_v_schedule": True}, "but zero_bubble_v_schedule true (exp.yaml:"),
+    ("slices-v", {**SLICED, "enable_zero_bubble": False, "enable_1f1b_v": True}, "folds the model: keep one"),
+    ("slices-chunks", {**SLICED, "num_virtual_stages_per_pipeline_rank": 2}, "the schedule 1f1b needs one model chunk a rank"),
+]
+
 
 @pytest.mark.parametrize(("keys", "message"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
 def test_refused(problems_of: Any, keys: dict[str, Any], message: str) -> None:
     problems = problems_of({"pipeline_model_parallel_size": 2, **keys}, world_size=2)
     assert any(message in problem for problem in problems), problems
     assert len(problems) <= 2
+
+
+def test_slices_divide_over_what_divides_a_sequence(problems_of: Any) -> None:
+    keys = {**SLICED, "pipeline_model_parallel_size": 2}
+    shared = {"tensor_model_parallel_size": 4, "sequence_parallel": True, "num_seq_splits": 16}
+    (problem,) = problems_of({**keys, **shared, "seq_length": 32}, world_size=8)
+    assert "leaves slices of 2 tokens, which sequence_parallel cannot divide over tensor_model_parallel_size 4" in problem
+    (problem,) = problems_of({**keys, "context_parallel_size": 2}, world_size=4)
+    assert "num_seq_splits 2 (exp.yaml:" in problem
+    assert "both divide the sequence: keep one" in problem
 
 
 def test_an_accounted_loss_needs_a_layer_to_give(problems_of: Any) -> None:

@@ -57,6 +57,20 @@ def test_blocks_of_queries_equal_the_formula(S: int, N: int, G: int) -> None:
         torch.testing.assert_close(a, e, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.parametrize("masked", [False, True], ids=["causal", "mask"])
+@pytest.mark.parametrize("form", FORMS)
+def test_the_last_queries_see_all_keys_before_them(form: str, masked: bool) -> None:
+    q, k, v = heads(S=70)
+    q = q[23:].detach().requires_grad_()
+    blocked = torch.ones(70, 70, dtype=torch.bool).triu(1)[23:]
+    mask = (blocked | (torch.arange(70) % 5 == 3)).view(1, 1, 47, 70) if masked else None
+    dy = torch.randn(47, q.shape[1], 24, dtype=torch.float64)
+    actual, expected = FORMS[form](q, k, v, mask), formula(q, k, v, blocked if mask is None else mask)
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-13)
+    for a, e in zip(torch.autograd.grad(actual, (q, k, v), dy), torch.autograd.grad(expected, (q, k, v), dy), strict=True):
+        torch.testing.assert_close(a, e, rtol=1e-12, atol=1e-13)
+
+
 def test_large_scores_stay_finite() -> None:
     q, k, v = ((t.detach().float() * 60.0).requires_grad_() for t in heads(S=140))
     out = fused_attention(q, k, v, None)

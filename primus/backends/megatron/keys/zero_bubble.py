@@ -55,8 +55,9 @@ ROWS = section(
             doc="Estimate `offload_time` from the device's speed and its link to the host."),
     pending("offload_overlap_sr", "bool", _PIPELINE,
             doc="Copies to and from the host may run at the same time."),
-    pending("num_seq_splits", "int", _PIPELINE, minimum=1,
-            doc="Slices of each sequence that travel through the pipeline one after the other."),
+    live("num_seq_splits", "int", "model.pipeline.num_slices", minimum=1,
+            doc="Slices of each sequence that travel through the pipeline one after the other: 1F1B with so many times smaller "
+                "bubble and activations. Needs `patch_zero_bubble` and goes before the other keys that choose a schedule."),
     pending("cpu_offload", "bool", _PIPELINE,
             doc="Keep the activations of the first chunks in host memory between forward and backward."),
 )

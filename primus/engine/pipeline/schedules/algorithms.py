@@ -36,6 +36,7 @@ def schedule_of(config: PipelineConfig, num_ranks: int, num_microbatches: int) -
         num_microbatches,
         num_chunks=config.num_chunks,
         group_size=config.interleave_group_size if is_in_groups else config.microbatch_group_size,
+        num_slices=config.num_slices,
         costs=costs,
         max_memory=config.max_memory,
     )

@@ -9,6 +9,7 @@ from primus.engine.pipeline.schedules.table import Op, Schedule
 __all__ = ["draw", "figures", "row_text"]
 
 _COLOURS = {"F": "#4878a8", "B": "#5f9e6e", "W": "#cc8963"}
+_COPIES = {"O": "#333333", "R": "#b03a48"}
 
 
 def row_text(schedule: Schedule, rank: int) -> str:
@@ -39,7 +40,7 @@ def draw(schedule: Schedule, simulation: Simulation, file: Path) -> None:
         for op, (start, end) in zip(row, times, strict=True):
             colour = (_COLOURS[op.kind], 1.0 if op.chunk == 0 else 0.6)
             axes.broken_barh([(start, end - start)], (rank - 0.45, 0.9), facecolors=colour, edgecolor="white", linewidth=0.4)
-            axes.text((start + end) / 2, rank, str(op.microbatch), **centre)
+            axes.text((start + end) / 2, rank, f"{op.microbatch}{_slice(schedule, op)}", **centre)
     axes.set(xlim=(0, simulation.makespan), ylim=(schedule.num_ranks - 0.5, -0.5), xlabel="time", ylabel="rank")
     axes.set_yticks(range(schedule.num_ranks))
     peak = max(simulation.peaks)
@@ -58,5 +59,8 @@ def draw(schedule: Schedule, simulation: Simulation, file: Path) -> None:
 
 def _name(schedule: Schedule, op: Op) -> str:
     chunk = f".{op.chunk}" if schedule.num_chunks > 1 else ""
-    part = f"/{op.slice}" if schedule.num_slices > 1 else ""
-    return f"{op}{chunk}{part}"
+    return f"{op}{chunk}{_slice(schedule, op)}"
+
+
+def _slice(schedule: Schedule, op: Op) -> str:
+    return f"/{op.slice}" if schedule.num_slices > 1 else ""

@@ -2,15 +2,18 @@
 
 from primus.backends.megatron.params import Params, Problems, Rule
 
-__all__ = ["RULES", "folded", "initial_memory", "max_pending", "schedule", "timed_steps"]
+__all__ = ["RULES", "folded", "initial_memory", "max_pending", "num_slices", "schedule", "timed_steps"]
 
 _SETUPS = {"half": "v-half", "min": "v-min", "zb": "zbv-formatted"}
 _PENDING = "zero_bubble_max_pending_backward"
+_SLICES = "num_seq_splits"
 _START, _END = "zero_bubble_pipeline_timers_start_iter", "zero_bubble_pipeline_timers_end_iter"
 
 
 def schedule(p: Params, num_chunks: int) -> str:
     """Return the schedule that the section chooses."""
+    if p[_SLICES] > 1:
+        return "1f1b"
     if p["enable_1f1b_v"]:
         return "1f1b-v"
     if p["zero_bubble_v_schedule"]:
@@ -22,7 +25,12 @@ def schedule(p: Params, num_chunks: int) -> str:
 
 def folded(p: Params) -> bool:
     """Tell whether the section folds the model in a V."""
-    return bool(p["patch_zero_bubble"] and (p["zero_bubble_v_schedule"] or p["enable_1f1b_v"]))
+    return bool(p["patch_zero_bubble"] and p[_SLICES] == 1 and (p["zero_bubble_v_schedule"] or p["enable_1f1b_v"]))
+
+
+def num_slices(p: Params) -> int:
+    """Return the slices of a sequence."""
+    return int(p[_SLICES]) if p["patch_zero_bubble"] and p["pipeline_model_parallel_size"] > 1 else 1
 
 
 def timed_steps(p: Params) -> tuple[int, int] | None:
@@ -79,6 +87,37 @@ def knocking_needs_messages_under_way(p: Params) -> Problems:
         yield f"{p.where('pre_communication_optimization')} needs overlap_p2p_comm: true (it is {p.where('overlap_p2p_comm')})."
 
 
+def slices_need_a_pipeline(p: Params) -> Problems:
+    """They follow one another from stage to stage."""
+    if p[_SLICES] > 1 and not p["patch_zero_bubble"]:
+        yield f"{p.where(_SLICES)} needs patch_zero_bubble: true, and a pipeline (it is {p.where('patch_zero_bubble')})."
+
+
+def slices_are_equal(p: Params) -> Problems:
+    """Their tokens divide over what divides a sequence."""
+    slices, length, ranks = p[_SLICES], p["seq_length"], p["tensor_model_parallel_size"]
+    if slices == 1:
+        return
+    if length % slices:
+        yield f"{p.where(_SLICES)} cuts {p.where('seq_length')} into unequal slices: choose a number that divides it."
+    elif p["sequence_parallel"] and length // slices % ranks:
+        yield (
+            f"{p.where(_SLICES)} leaves slices of {length // slices} tokens, which sequence_parallel cannot divide over "
+            f"{p.where('tensor_model_parallel_size')}: choose fewer slices."
+        )
+
+
+def slices_are_the_only_division(p: Params) -> Problems:
+    """Neither folds nor ranks that share a sequence have an order of slices."""
+    if p[_SLICES] == 1:
+        return
+    for key in ("zero_bubble_v_schedule", "enable_1f1b_v"):
+        if p["patch_zero_bubble"] and p[key]:
+            yield f"{p.where(_SLICES)} runs 1F1B over one model chunk a rank, but {p.where(key)} folds the model: keep one."
+    if p["context_parallel_size"] > 1:
+        yield f"{p.where(_SLICES)} and {p.where('context_parallel_size')} both divide the sequence: keep one."
+
+
 RULES: tuple[Rule, ...] = (
     one_section_chooses,
     zero_bubble_needs_stages,
@@ -86,9 +125,13 @@ RULES: tuple[Rule, ...] = (
     pending_backwards_are_a_number,
     timing_has_an_end,
     knocking_needs_messages_under_way,
+    slices_need_a_pipeline,
+    slices_are_equal,
+    slices_are_the_only_division,
 )
 
 
 def _is_automatic(p: Params) -> bool:
     has_stages = p["pipeline_model_parallel_size"] > 1
-    return bool(has_stages and p["patch_zero_bubble"] and p["enable_zero_bubble"] and not folded(p))
+    is_asked = p["patch_zero_bubble"] and p["enable_zero_bubble"] and p[_SLICES] == 1
+    return bool(has_stages and is_asked and not folded(p))
