@@ -7,10 +7,18 @@ its time is counted where it arose, at the price of a slower run.
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
-__all__ = ["Trace"]
+__all__ = ["Spans", "Trace"]
+
+
+class Spans(Protocol):
+    """Who is told which stretch of a step runs."""
+
+    def span(self, name: str, level: int = 0) -> AbstractContextManager[None]:
+        """Surround the stretch `name`; higher levels are finer."""
 
 
 @dataclass(slots=True)
