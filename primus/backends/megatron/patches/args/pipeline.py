@@ -3,16 +3,15 @@
 from primus.backends.megatron.params import Params, Problems, Rule, Unreadable
 from primus.backends.megatron.patches.args import zero_bubble
 from primus.backends.megatron.patches.args.batch import batch_plan
+from primus.backends.megatron.patches.args.stages import ENDS, LAYOUT, MANUAL, STANDALONE, layout_stages, num_slots, slots_text
 from primus.backends.megatron.patches.args.stages import layers_per_stage as stage_layers
-from primus.backends.megatron.patches.args.stages import layout_stages, num_slots, slots_text
 from primus.engine.config.pipeline import V_SHAPED
 
 __all__ = ["RULES", "algorithm", "communication_method", "interleave_group_size", "layers_per_stage", "num_chunks", "per_rank"]
 
 _CHUNKS = ("num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size")
-_SIZE, _LAYOUT = "num_layers_per_virtual_pipeline_stage", "pipeline_model_parallel_layout"
-_MANUAL = "decoder_pipeline_manual_split_list"
-_ENDS = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
+_SIZE, _GROUP = "num_layers_per_virtual_pipeline_stage", "microbatch_group_size_per_vp_stage"
+_PATCHES = ("patch_primus_pipeline", "patch_zero_bubble")
 _COSTS = ("pp_max_mem", "pp_cost_f", "pp_cost_b", "pp_cost_w")
 
 
@@ -68,18 +67,18 @@ def per_rank(p: Params, key: str) -> tuple[float, ...] | None:
 def chunks_are_chosen_once(p: Params) -> Problems:
     """Their number follows from one key."""
     numbers = {p[key] for key in _CHUNKS if p[key] is not None}
-    given = [key for key in (*_CHUNKS, _SIZE, _LAYOUT) if p[key] is not None]
+    given = [key for key in (*_CHUNKS, _SIZE, LAYOUT) if p[key] is not None]
     is_said_twice = len(given) == 2 and len(numbers) == 1 and all(key in _CHUNKS for key in given)
     if len(given) > 1 and not is_said_twice:
         words = " and ".join(p.where(key) for key in given)
         yield f"{words} exclude each other: each gives the number of model chunks; keep one."
 
 
-def chunks_need_stages(p: Params) -> Problems:
-    """Model chunks are the stages of a pipeline."""
+def keys_of_stages_need_stages(p: Params) -> Problems:
+    """One stage holds every layer, has no chunks and nothing to order."""
     if p["pipeline_model_parallel_size"] > 1:
         return
-    for key in (*_CHUNKS, _SIZE, "patch_primus_pipeline", "microbatch_group_size_per_vp_stage"):
+    for key in (LAYOUT, MANUAL, *ENDS, STANDALONE, *_CHUNKS, _SIZE, *_PATCHES, _GROUP):
         if p[key] and not (key in _CHUNKS and p[key] == 1):
             yield f"{p.where(key)} needs a pipeline, but {p.where('pipeline_model_parallel_size')}."
 
@@ -89,7 +88,7 @@ def chunk_size_divides(p: Params) -> Problems:
     ranks, size = p["pipeline_model_parallel_size"], p[_SIZE]
     if size is None or ranks == 1:
         return
-    ends = [key for key in _ENDS if p[key] is not None]
+    ends = [key for key in ENDS if p[key] is not None]
     if ends:
         yield f"{p.where(_SIZE)} and {p.where(ends[0])} exclude each other: use num_virtual_stages_per_pipeline_rank."
     elif num_slots(p) % ranks or num_slots(p) // ranks % size:
@@ -104,13 +103,13 @@ def layers_divide_over_chunks(p: Params) -> Problems:
     ranks, chunks = p["pipeline_model_parallel_size"], num_chunks(p)
     if ranks == 1 or chunks == 1:
         return
-    if any(p[key] for key in _ENDS):
+    if any(p[key] for key in ENDS):
         try:
             stage_layers(p, chunks)
         except Unreadable:
-            words = " and ".join(p.where(key) for key in _ENDS if p[key])
+            words = " and ".join(p.where(key) for key in ENDS if p[key])
             yield f"{words}: the layers of each pipeline rank must be divisible by its {chunks} model chunks."
-    elif not (p["allow_padding_num_layers"] or p[_LAYOUT] or p[_MANUAL]) and num_slots(p) % (ranks * chunks):
+    elif not (p["allow_padding_num_layers"] or p[LAYOUT] or p[MANUAL]) and num_slots(p) % (ranks * chunks):
         yield (
             f"{slots_text(p)} are not divisible by {ranks} pipeline ranks x {chunks} model chunks: choose another depth, or "
             "set allow_padding_num_layers: true."
@@ -119,19 +118,19 @@ def layers_divide_over_chunks(p: Params) -> Problems:
 
 def manual_split_is_as_long_as_the_stages(p: Params) -> Problems:
     """The list has a number for every stage."""
-    ranks, given = p["pipeline_model_parallel_size"], p[_MANUAL]
+    ranks, given = p["pipeline_model_parallel_size"], p[MANUAL]
     if ranks > 1 and given and len(given) % ranks == 0 and len(given) != ranks * num_chunks(p):
         yield (
-            f"{p.where(_MANUAL)} has {len(given)} stages, but {ranks} pipeline ranks with {num_chunks(p)} model chunk(s) have "
+            f"{p.where(MANUAL)} has {len(given)} stages, but {ranks} pipeline ranks with {num_chunks(p)} model chunk(s) have "
             f"{ranks * num_chunks(p)}: set num_virtual_stages_per_pipeline_rank: {len(given) // ranks}, or change the list."
         )
 
 
 def standalone_embedding_has_one_chunk(p: Params) -> Problems:
     """The stage of the embedding is a whole rank."""
-    if p["standalone_embedding_stage"] and num_chunks(p) > 1:
+    if p[STANDALONE] and num_chunks(p) > 1:
         yield (
-            f"{p.where('standalone_embedding_stage')} needs one model chunk a rank, but there are {num_chunks(p)}; say it with "
+            f"{p.where(STANDALONE)} needs one model chunk a rank, but there are {num_chunks(p)}; say it with "
             "pipeline_model_parallel_layout instead."
         )
 
@@ -170,9 +169,8 @@ def microbatches_fill_the_schedule(p: Params) -> Problems:
 
 def groups_need_interleaving(p: Params) -> Problems:
     """Groups exist in the interleaved schedule only."""
-    key = "microbatch_group_size_per_vp_stage"
-    if p[key] is not None and p["pipeline_model_parallel_size"] > 1 and algorithm(p) != "1f1b-interleaved":
-        yield f"{p.where(key)} needs the interleaved schedule, but the schedule is {algorithm(p)}; set it to null."
+    if p[_GROUP] is not None and p["pipeline_model_parallel_size"] > 1 and algorithm(p) != "1f1b-interleaved":
+        yield f"{p.where(_GROUP)} needs the interleaved schedule, but the schedule is {algorithm(p)}; set it to null."
 
 
 def costs_are_those_of_the_heuristic(p: Params) -> Problems:
@@ -192,7 +190,7 @@ def costs_are_those_of_the_heuristic(p: Params) -> Problems:
 
 RULES: tuple[Rule, ...] = (
     chunks_are_chosen_once,
-    chunks_need_stages,
+    keys_of_stages_need_stages,
     chunk_size_divides,
     layers_divide_over_chunks,
     manual_split_is_as_long_as_the_stages,
@@ -213,18 +211,18 @@ def _chosen_chunks(p: Params) -> int | None:
         if num_slots(p) % (ranks * p[_SIZE]):
             raise Unreadable(_SIZE)
         return int(num_slots(p) // (ranks * p[_SIZE]))
-    if p[_LAYOUT] is not None:
+    if p[LAYOUT] is not None:
         count = len(layout_stages(p))
         if count % ranks:
-            raise Unreadable(_LAYOUT)
+            raise Unreadable(LAYOUT)
         return int(count // ranks)
     return None
 
 
 def _group_faults(p: Params, counts: list[int]) -> Problems:
-    ranks, key = p["pipeline_model_parallel_size"], "microbatch_group_size_per_vp_stage"
-    group = p[key] or ranks
-    said = p.where(key) if p[key] else f"groups of {ranks} (pipeline_model_parallel_size)"
+    ranks = p["pipeline_model_parallel_size"]
+    group = p[_GROUP] or ranks
+    said = p.where(_GROUP) if p[_GROUP] else f"groups of {ranks} (pipeline_model_parallel_size)"
     for count in counts:
         if not ranks <= group <= count:
             yield (
@@ -234,5 +232,5 @@ def _group_faults(p: Params, counts: list[int]) -> Problems:
         elif 0 < count % group < ranks:
             yield (
                 f"interleaved pipeline: {count} microbatches in {said} leave {count % group} for the last group, which needs "
-                f"{ranks} at least: change global_batch_size, or {key}."
+                f"{ranks} at least: change global_batch_size, or {_GROUP}."
             )

@@ -9,30 +9,41 @@ from primus.backends.megatron.params import Params, Problems, Rule, Unreadable
 from primus.backends.megatron.patches.args.architecture import num_layers
 from primus.engine.config.pipeline import even_split
 
-__all__ = ["RULES", "chosen_ways", "layers_per_stage", "layout_stages", "num_slots", "slots_text"]
+__all__ = [
+    "ENDS",
+    "LAYOUT",
+    "MANUAL",
+    "RULES",
+    "STANDALONE",
+    "chosen_ways",
+    "layers_per_stage",
+    "layout_stages",
+    "num_slots",
+    "slots_text",
+]
 
-_ENDS = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
+ENDS = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
 _ACCOUNTS = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
-_LAYOUT, _MANUAL = "pipeline_model_parallel_layout", "decoder_pipeline_manual_split_list"
-_STANDALONE = "standalone_embedding_stage"
+LAYOUT, MANUAL = "pipeline_model_parallel_layout", "decoder_pipeline_manual_split_list"
+STANDALONE = "standalone_embedding_stage"
 _NAMES = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 
 
 def layers_per_stage(p: Params, num_chunks: int) -> tuple[int, ...]:
     """Return the decoder layers of each stage; Unreadable where a rule has something to say."""
     ranks, depth = p["pipeline_model_parallel_size"], num_layers(p)
-    if p[_LAYOUT] is not None:
+    if p[LAYOUT] is not None:
         sizes = tuple(stage.count("t") for stage in layout_stages(p))
-    elif p[_MANUAL] is not None:
-        sizes = tuple(p[_MANUAL])
-    elif any(p[key] is not None for key in _ENDS):
+    elif p[MANUAL] is not None:
+        sizes = tuple(p[MANUAL])
+    elif any(p[key] is not None for key in ENDS):
         sizes = _with_ends(p, num_chunks)
-    elif p[_STANDALONE]:
+    elif p[STANDALONE]:
         sizes = (0, *even_split(depth, ranks - 1)) if ranks > 1 else (depth,)
     else:
         sizes = _even(p, num_chunks)
     if len(sizes) != ranks * num_chunks or sum(sizes) != depth or min(sizes) < 0:
-        raise Unreadable(_LAYOUT)
+        raise Unreadable(LAYOUT)
     return sizes
 
 
@@ -43,18 +54,18 @@ def num_slots(p: Params) -> int:
 
 def layout_stages(p: Params) -> list[str]:
     """Return the letters of each stage of `pipeline_model_parallel_layout`; Unreadable if it cannot be read."""
-    given = p[_LAYOUT]
+    given = p[LAYOUT]
     if isinstance(given, str):
         return _expanded(given)
     try:
         return ["".join(_NAMES[name] for name in stage) for stage in given]
     except (KeyError, TypeError) as error:
-        raise Unreadable(_LAYOUT) from error
+        raise Unreadable(LAYOUT) from error
 
 
 def chosen_ways(p: Params) -> list[str]:
     """Return the keys in use of those that place layers, one of each group."""
-    groups: tuple[tuple[str, ...], ...] = ((_LAYOUT,), (_MANUAL,), _ENDS, (_STANDALONE,), _ACCOUNTS)
+    groups: tuple[tuple[str, ...], ...] = ((LAYOUT,), (MANUAL,), ENDS, (STANDALONE,), _ACCOUNTS)
     return [key for keys in groups for key in [next((key for key in keys if p[key]), None)] if key]
 
 
@@ -65,20 +76,11 @@ def layers_are_placed_in_one_way(p: Params) -> Problems:
         yield f"{' and '.join(p.where(key) for key in ways)} exclude each other: each places the layers on stages; keep one."
 
 
-def placing_needs_stages(p: Params) -> Problems:
-    """One stage holds everything."""
-    if p["pipeline_model_parallel_size"] > 1:
-        return
-    for key in (_LAYOUT, _MANUAL, *_ENDS, _STANDALONE):
-        if p[key]:
-            yield f"{p.where(key)} needs a pipeline, but {p.where('pipeline_model_parallel_size')}."
-
-
 def layout_is_a_model(p: Params) -> Problems:
     """Embedding first, loss last, every layer once, and as many stages as ranks or a multiple."""
-    if p[_LAYOUT] is None:
+    if p[LAYOUT] is None:
         return
-    where, depth, ranks = p.where(_LAYOUT), num_layers(p), p["pipeline_model_parallel_size"]
+    where, depth, ranks = p.where(LAYOUT), num_layers(p), p["pipeline_model_parallel_size"]
     grammar = "stages are separated by |, E is the embedding, t a layer, L the loss, t*3 and (tt|)*3 repeat"
     try:
         stages = layout_stages(p)
@@ -98,19 +100,19 @@ def layout_is_a_model(p: Params) -> Problems:
 
 def manual_split_fits(p: Params) -> Problems:
     """One number a stage, together all layers."""
-    if p[_MANUAL] is None:
+    if p[MANUAL] is None:
         return
-    sizes, depth, ranks = p[_MANUAL], num_layers(p), p["pipeline_model_parallel_size"]
+    sizes, depth, ranks = p[MANUAL], num_layers(p), p["pipeline_model_parallel_size"]
     if any(size < 0 for size in sizes) or sum(sizes) != depth or not sizes or len(sizes) % ranks:
         yield (
-            f"{p.where(_MANUAL)} must list the layers of each stage: numbers from 0 that add up to num_layers {depth}, as "
+            f"{p.where(MANUAL)} must list the layers of each stage: numbers from 0 that add up to num_layers {depth}, as "
             f"many as pipeline_model_parallel_size {ranks} times the model chunks of a rank."
         )
 
 
 def ends_leave_an_even_middle(p: Params) -> Problems:
     """The stages between the first and the last share what is left."""
-    given = [key for key in _ENDS if p[key] is not None]
+    given = [key for key in ENDS if p[key] is not None]
     ranks = p["pipeline_model_parallel_size"]
     if not given or ranks == 1:
         return
@@ -149,7 +151,6 @@ def slots_text(p: Params) -> str:
 
 RULES: tuple[Rule, ...] = (
     layers_are_placed_in_one_way,
-    placing_needs_stages,
     layout_is_a_model,
     manual_split_fits,
     ends_leave_an_even_middle,
@@ -172,17 +173,17 @@ def _even(p: Params, num_chunks: int) -> tuple[int, ...]:
 
 def _with_ends(p: Params, num_chunks: int) -> tuple[int, ...]:
     """Each rank's layers are divided over its chunks."""
-    ranks, (first, last) = p["pipeline_model_parallel_size"], (p[key] for key in _ENDS)
+    ranks, (first, last) = p["pipeline_model_parallel_size"], (p[key] for key in ENDS)
     given = [n for n in (first, last) if n is not None]
     if len(given) > ranks:
-        raise Unreadable(_ENDS[0])
+        raise Unreadable(ENDS[0])
     middle, rest = ranks - len(given), num_layers(p) - sum(given)
     share = rest // middle if middle else 0
     of_rank = [share] * ranks
     of_rank[0] = share if first is None else first
     of_rank[-1] = of_rank[-1] if last is None else last
     if any(n % num_chunks for n in of_rank):
-        raise Unreadable(_ENDS[0])
+        raise Unreadable(ENDS[0])
     return tuple(n // num_chunks for n in of_rank) * num_chunks
 
 
@@ -192,5 +193,5 @@ def _expanded(text: str) -> list[str]:
     text = re.sub(r"\(([^()]*)\)\*(\d+)", lambda match: match[1] * int(match[2]), text)
     text = re.sub(r"(.)\*(\d+)", lambda match: match[1] * int(match[2]), text)
     if re.search(r"[^EtmL|]", text):
-        raise Unreadable(_LAYOUT)
+        raise Unreadable(LAYOUT)
     return text.split("|")

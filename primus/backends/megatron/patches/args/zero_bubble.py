@@ -55,12 +55,6 @@ def one_section_chooses(p: Params) -> Problems:
         yield f"{p.where('patch_zero_bubble')} and {p.where('patch_primus_pipeline')} exclude each other: keep one."
 
 
-def zero_bubble_needs_stages(p: Params) -> Problems:
-    """One stage has no bubble."""
-    if p["patch_zero_bubble"] and p["pipeline_model_parallel_size"] == 1:
-        yield f"{p.where('patch_zero_bubble')} needs a pipeline, but {p.where('pipeline_model_parallel_size')}."
-
-
 def whole_backwards_are_not_split(p: Params) -> Problems:
     """1F1B-V is a schedule of its own, without zero bubbles."""
     for key in ("enable_zero_bubble", "zero_bubble_v_schedule"):
@@ -120,7 +114,6 @@ def slices_are_the_only_division(p: Params) -> Problems:
 
 RULES: tuple[Rule, ...] = (
     one_section_chooses,
-    zero_bubble_needs_stages,
     whole_backwards_are_not_split,
     pending_backwards_are_a_number,
     timing_has_an_end,
