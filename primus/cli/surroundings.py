@@ -1,6 +1,5 @@
 """What surrounds a run, looked at before it starts: data, tokenizer and checkpoint that it reads, folders that it writes."""
 
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from primus.engine.checkpoint.start import start_problems
 from primus.engine.config import ConfigContainer
 from primus.engine.data.preflight import check_data
 from primus.errors import InputError
+from primus.writable import why_unwritable
 
 if TYPE_CHECKING:
     from primus.backends.megatron.argument_builder import Built
@@ -56,7 +56,7 @@ def _traced(problem: str, origins: dict[str, str]) -> str:
 def _unwritable(built: "Built", experiment: Experiment, *, reports: bool) -> Iterator[str]:
     config = built.config
     run_folder = Path(config.run.folder)
-    refusal = _refusal(run_folder)
+    refusal = why_unwritable(run_folder)
     if refusal:
         workspace = experiment.workspace
         yield f"workspace {workspace.value} ({workspace.source}) cannot be written: {refusal}; choose another one"
@@ -67,17 +67,7 @@ def _unwritable(built: "Built", experiment: Experiment, *, reports: bool) -> Ite
         # What lies in the run folder shares its fate.
         if folder is None or (refusal and Path(folder).is_relative_to(run_folder)):
             continue
-        reason = _refusal(Path(folder))
+        reason = why_unwritable(Path(folder))
         if reason:
             source = built.origins.get(folder, "default").removeprefix(f"{key}, ")
             yield f"{key} {folder} ({source}) cannot be written: {reason}; choose another folder"
-
-
-def _refusal(folder: Path) -> str | None:
-    """Return why a folder cannot be made or written into; asking the system for permissions would not tell of all reasons."""
-    try:
-        there = next(parent for parent in (folder, *folder.parents) if parent.exists())
-        Path(tempfile.mkdtemp(prefix=".primus-", dir=there)).rmdir()
-    except OSError as error:
-        return f"{error.strerror} ({error.filename})" if error.filename == str(folder) else str(error.strerror)
-    return None

@@ -67,8 +67,8 @@ NUMBERS = ("--tokenizer-type", "NullTokenizer", "--vocab-size", "9")
 UNUSABLE = [
     ("", "output prefix . is a folder; add the name of the dataset's files"),
     ("sub/..", "output prefix sub/.. is a folder; add the name"),
-    ("one.txt/sub/out", "output prefix one.txt/sub/out: one.txt is a file, not a folder"),
-    ("/proc/out", "output prefix /proc/out cannot be written (No such file or directory)"),
+    ("one.txt/sub/out", "output prefix one.txt/sub/out cannot be written: one.txt is a file, not a folder"),
+    ("/proc/out", "output prefix /proc/out cannot be written: No such file or directory; choose another place"),
     ("taken", "output prefix taken: taken.bin is a folder"),
 ]
 
@@ -96,7 +96,8 @@ def test_output_that_cannot_be_made_is_refused_before_the_work(primus, numbers, 
 def test_a_tokenizer_is_not_trained_for_an_output_that_is_a_file(primus, numbers, folder, monkeypatch):
     monkeypatch.setattr("tokenizers.Tokenizer.train_from_iterator", lambda *_: pytest.fail("trained in vain"))
     outcome = primus("data", "train-tokenizer", numbers, "--output", "one.txt", "--vocab-size", "260")
-    assert (outcome.code, outcome.err) == (2, "error: output one.txt: one.txt is a file, not a folder; choose another place\n")
+    reason = "cannot be written: one.txt is a file, not a folder; choose another place"
+    assert (outcome.code, outcome.err) == (2, f"error: output one.txt {reason}\n")
     (folder / "tok" / "tokenizer.json").mkdir(parents=True)
     outcome = primus("data", "train-tokenizer", numbers, "--output", "tok", "--vocab-size", "260", "--overwrite")
     assert (outcome.code, outcome.err) == (2, "error: output tok: tok/tokenizer.json is a folder; choose another place\n")

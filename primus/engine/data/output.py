@@ -1,11 +1,11 @@
 """Where datasets and tokenizers are written: looked at before the work begins, and told in one line if it fails. No torch."""
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from primus.errors import InputError, RunError
+from primus.writable import why_unwritable
 
 __all__ = ["check_output_folder", "check_output_prefix", "writing"]
 
@@ -31,14 +31,9 @@ def _check_files(what: str, files: Sequence[Path]) -> None:
 
 
 def _check_parent(what: str, folder: Path) -> None:
-    """Try it in the nearest folder that exists: asking the system for permissions would not tell of all reasons."""
-    try:
-        there = next(parent for parent in (folder, *folder.parents) if parent.exists())
-        Path(tempfile.mkdtemp(prefix=".primus-", dir=there)).rmdir()
-    except NotADirectoryError as error:
-        raise InputError(f"{what}: {there} is a file, not a folder; choose another place") from error
-    except OSError as error:
-        raise InputError(f"{what} cannot be written ({error.strerror}); choose another place") from error
+    reason = why_unwritable(folder)
+    if reason:
+        raise InputError(f"{what} cannot be written: {reason}; choose another place")
 
 
 @contextmanager
