@@ -50,7 +50,7 @@ class GPTModel(nn.Module):
 
         Losses are in at least fp32. The sum is the cheap one: it can be had without holding the logits. `attention_mask` is
         bool [B or 1, 1, S, S], True where attention is blocked, and replaces the causal rule. `hidden_SBH` comes from the
-        previous pipeline stage. `part`: the tokens are a slice of their sequence; the mask has their rows, and the columns up to
+        previous pipeline stage. `part`: the tokens are a slice of their sequence; the mask has their rows, and columns up to
         their end.
         """
         x_SBH = hidden_SBH if self.embedding is None else self.embedding(tokens_BS, position_ids_BS)
