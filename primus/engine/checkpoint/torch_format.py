@@ -40,11 +40,8 @@ def save_tensors(
     mesh: Mesh,
 ) -> list[Record]:
     """Write the files of every model-parallel rank; return their records on the first rank. `common` goes into each."""
-    held = all_gather_object(holdings(optimizer), mesh.dp_cp)
-    is_replicated = all(one == held[0] for one in held)
-    states = {name: _local(held[0][name].boxes, s) for name, s in optimizer.items()} if is_replicated else {}
-    if not is_replicated:
-        states = _gather(held, optimizer, mesh)
+    weights, _ = _collect(model, mesh)
+    states, is_replicated = _collect(optimizer, mesh)
     states_rng = all_gather_object(rng, mesh.dp_cp)
 
     def write() -> list[Record]:
@@ -55,7 +52,7 @@ def save_tensors(
         main = {
             **common,
             "layout": _layout(mesh),
-            "model": {name: _local(one.boxes, model[name]) for name, one in holdings(model).items()},
+            "model": weights,
             "optimizer": states if is_replicated else None,
             "rng_state": states_rng,
         }
@@ -109,6 +106,16 @@ class RankFiles:
             return torch.load(path, map_location="cpu", mmap=True, weights_only=True)  # type: ignore[no-any-return]
         except Exception as error:
             raise damaged(path, unreadable("it", error)) from error
+
+
+def _collect(tensors: Mapping[str, Shards], mesh: Mesh) -> tuple[dict[str, dict[str, Any]], bool]:
+    """Return the whole local tensors on the first data-parallel rank, and whether every rank holds all of them anyway."""
+    held = all_gather_object(holdings(tensors), mesh.dp_cp)
+    if any(one != held[0] for one in held):
+        return _gather(held, tensors, mesh), False
+    if mesh.dp_cp.index != 0:
+        return {}, True
+    return {name: _local(one.boxes, tensors[name]) for name, one in held[0].items()}, True
 
 
 def _gather(held: Sequence[Mapping[str, Held]], optimizer: Mapping[str, Shards], mesh: Mesh) -> dict[str, dict[str, Any]]:

@@ -16,7 +16,7 @@ from primus.engine.parallel.collectives import all_reduce_
 from primus.engine.parallel.deferred import DeferredProducts
 from primus.engine.parallel.gradients import Reduction, ShardedGradients, Watcher, WholeGradients
 from primus.engine.parallel.mesh import Group, Mesh
-from primus.engine.parallel.sharding import Shards, flat_range_shards, join, sharding_of, weight_shards
+from primus.engine.parallel.sharding import Shards, flat_range_shards, global_parameters, join, sharding_of, weight_shards
 from primus.engine.parallel.slot import GradientSlot
 from primus.engine.parallel.weights import ShardedWeights, WholeWeights
 
@@ -81,10 +81,11 @@ class GradientBuffers:
 
     def weight_shards(self) -> dict[str, Shards]:
         """Return the rectangles of every parameter that this rank holds for good, under global names."""
-        if isinstance(self._weights, WholeWeights):
-            return weight_shards(self._chunks, self._mesh.tp)
-        trained = {place.name for bucket in self._buckets for place in bucket.places}
-        shards = {name: whole for name, whole in weight_shards(self._chunks, self._mesh.tp).items() if name not in trained}
+        is_whole = isinstance(self._weights, WholeWeights)
+        held = ((name, param) for name, param in global_parameters(self._chunks) if is_whole or param not in self._slots)
+        shards = weight_shards(held, self._mesh.tp)
+        if is_whole:
+            return shards
         for owned in self.ranges():
             for segment in owned.segments:
                 flat, shape = owned.model[segment.start : segment.start + segment.numel], segment.param.shape

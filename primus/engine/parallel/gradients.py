@@ -6,7 +6,7 @@ sharded             F B(R0 R1 R2) F B(R0 R1 R2)  |               ZeRO 2: a bucke
                                                                  reduction, and each rank adds up its shard
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -85,7 +85,7 @@ class _Gradients:
         """Count an addition.
 
         A weight in two places (tied embeddings) gets two additions if one of them bypasses autograd, so their number is learned
-        from the past, and nothing leaves early the first time.
+        from the past.
         """
         state = self._state_of[slot]
         slot.arrivals += 1
@@ -132,7 +132,10 @@ class WholeGradients(_Gradients):
         """Nothing: there is memory."""
 
     def added(self, slot: GradientSlot) -> None:
-        """Let buckets leave once they are complete, in order, as collectives must whatever backwards do first on a rank."""
+        """Let buckets leave once they are complete, in order, as collectives must whatever backwards do first on a rank.
+
+        In the first step nothing is known of the number of additions, and nothing leaves early.
+        """
         if not (self._overlaps and self.is_last):
             return
         assert self._state_of[slot].works is None, f"a gradient of {slot.name} arrived after its bucket was sent to be reduced"
@@ -147,7 +150,8 @@ class WholeGradients(_Gradients):
         """Complete the step's gradients: launch what has not left, wait, and add up what other instances have of a shard."""
         for state in self._states:
             for slot in state.slots:
-                slot.complete()
+                slot.fill()
+                slot.expected = max(slot.expected, slot.arrivals)
         while self._launched < len(self._states):
             self._launch_next()
         works: Works = []
@@ -180,10 +184,15 @@ class ShardedGradients(_Gradients):
         self._leaving: deque[_State] = deque()
         self._filled: set[Bucket] = set()
         """Buckets whose shard holds gradients of this step."""
+        self._additions: Counter[GradientSlot] = Counter()
+        """In the present backward."""
+        self._mixes = False
+        """Some of them belong to a backward whose others come later."""
 
     def adopt(self, bucket: Bucket, slots: dict[nn.Parameter, GradientSlot]) -> None:
         """Take a bucket in, and its memory away."""
-        self._register(bucket, slots)
+        for slot in self._register(bucket, slots).slots:
+            slot.expected = 1  # nothing waits for a whole first backward: its gradients may be more than memory holds
         self._shards[bucket] = own_part(bucket.grad, self._reduction.shard_group).clone()
         free(bucket.grad)
 
@@ -213,11 +222,18 @@ class ShardedGradients(_Gradients):
     def added(self, slot: GradientSlot) -> None:
         """Let a bucket leave once it is complete: ranks with one graph complete them in one order."""
         state = self._arrive(slot)
+        self._additions[slot] += 1
+        self._mixes |= self._is_deferring()
         if state.waiting == 0 and not self._is_deferring():
             self._send(state)
 
     def end_backward(self) -> None:
-        """Let leave what a backward has left behind."""
+        """Let leave what a backward has left behind, and learn how many additions it makes."""
+        if not self._mixes:
+            for slot, count in self._additions.items():
+                slot.expected = max(slot.expected, count)
+        self._additions.clear()
+        self._mixes = False
         for state in self._states:
             if state.bucket in self._open:
                 self._send(state)
@@ -236,7 +252,7 @@ class ShardedGradients(_Gradients):
 
     def _send(self, state: _State) -> None:
         for slot in state.slots:
-            slot.complete()
+            slot.fill()
         self._launch(state)
         self._open.discard(state.bucket)
         for slot in state.slots:

@@ -122,11 +122,9 @@ def parameter_shards(data: Tensor, sharding: Sharding, group: Group) -> Shards:
     return Shards(global_shape(data.shape, sharding, group), data.dtype, list(_place(data, full, data.shape, sharding, group)))
 
 
-def weight_shards(chunks: Iterable[nn.Module], group: Group) -> dict[str, Shards]:
-    """Return the rectangles of every parameter of a rank's chunks, which hold all of it that `group` leaves them."""
-    return {
-        name: parameter_shards(parameter.data, sharding_of(parameter), group) for name, parameter in global_parameters(chunks)
-    }
+def weight_shards(parameters: Iterable[tuple[str, nn.Parameter]], group: Group) -> dict[str, Shards]:
+    """Return the rectangles of named parameters that a rank holds whole as far as `group` does not divide them."""
+    return {name: parameter_shards(parameter.data, sharding_of(parameter), group) for name, parameter in parameters}
 
 
 def join(known: Shards | None, part: Shards) -> Shards:

@@ -63,12 +63,11 @@ class GradientSlot:
         """Start a step."""
         self.is_empty, self.arrivals = True, 0
 
-    def complete(self) -> None:
-        """End the last backward of a step: a parameter that took no part has a gradient of zero."""
+    def fill(self) -> None:
+        """Give a parameter that took no part a gradient of zero."""
         if self.is_empty:
             self.value.zero_()
             self.is_empty = False
-        self.expected = max(self.expected, self.arrivals)
 
     def _add_product(self, a: Tensor, b: Tensor) -> None:
         if a.dtype != self.value.dtype:

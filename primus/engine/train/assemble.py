@@ -23,7 +23,7 @@ from primus.engine.optim.optimizer import Optimizer
 from primus.engine.parallel.data import GradientBuffers
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.random import RandomStreams
-from primus.engine.parallel.sharding import weight_shards
+from primus.engine.parallel.sharding import global_parameters, weight_shards
 from primus.engine.precision import dtype_of
 
 __all__ = ["Parts", "Trainer", "assemble"]
@@ -126,7 +126,7 @@ def _restore(parts: Parts, start: Start) -> None:
     loaded = load_checkpoint(
         start if trainer else replace(start, load_optim=False),
         parts.config.checkpoint,
-        model=trainer.buffers.weight_shards() if trainer else weight_shards(parts.chunks, parts.mesh.tp),
+        model=trainer.buffers.weight_shards() if trainer else weight_shards(global_parameters(parts.chunks), parts.mesh.tp),
         optimizer=trainer.optimizer.state_shards() if trainer else {},
         container=serialize.to_dict(parts.config),
         mesh=parts.mesh,
