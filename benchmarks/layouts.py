@@ -1,12 +1,14 @@
 """Tokens a second of each kind of parallelism over two processes with one thread each, beside one process with two threads.
 
 Prints one JSON line a layout with the ratio's median over alternating pairs; every side trains the same global batch by the
-command that a user types. Pipelines have m microbatches: (m)/(m+1) of a step is work for 1F1B over two ranks.
+command that a user types. Pipelines have m microbatches: (m)/(m+1) of a step is work for 1F1B over two ranks. Layouts whose
+name begins with `overlap` are timed beside the same ranks without it: above 1 the overlap gains.
 """
 
 import argparse
 import json
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from jobs import JOBS, experiment, run_primus, spread
@@ -27,38 +29,74 @@ LAYOUTS: dict[str, list[str]] = {
     "pipeline, zbv-formatted": [PIPELINE, "patch_primus_pipeline=true", "pp_algorithm=zbv-formatted"],
 }
 
+OVERLAPPED = ["tp_comm_overlap=true"]
+OVERLAPS: dict[str, tuple[int, list[str]]] = {
+    f"overlap of {name}, tensor {ranks}": (ranks, words)
+    for ranks in (2, 4)
+    for name, words in {
+        "all": OVERLAPPED,
+        "all, input gradients in pieces": [*OVERLAPPED, "tp_comm_overlap_rs_dgrad=true"],
+        "gathers": [*OVERLAPPED, "tp_comm_overlap_rs=false"],
+        "scatters": [*OVERLAPPED, "tp_comm_overlap_ag=false"],
+    }.items()
+}
+"""Ranks, and what switches the overlap on."""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--job", choices=JOBS, default="S")
-    parser.add_argument("--layouts", default=",".join(LAYOUTS), help="names, or beginnings of names, separated by commas")
+    parser.add_argument("--layouts", default="", help="names, or beginnings of names, separated by commas; all by default")
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--microbatches", type=int, default=8)
     arguments = parser.parse_args()
     wanted = tuple(arguments.layouts.split(","))
-    for name, words in LAYOUTS.items():
+    for name, sides in _sides().items():
         if name.startswith(wanted):
-            print(json.dumps(compare(arguments.job, name, words, arguments.pairs, arguments.microbatches)), flush=True)
+            print(json.dumps(compare(arguments.job, name, sides, arguments.pairs, arguments.microbatches)), flush=True)
 
 
-def compare(job_name: str, layout: str, words: list[str], pairs: int, microbatches: int) -> dict[str, object]:
-    """Time one process and the layout `pairs` times in turn."""
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One way to run a job."""
+
+    name: str
+    processes: int
+    threads: int
+    words: list[str]
+
+
+def _sides() -> dict[str, tuple[Side, Side]]:
+    one = Side("one", 1, 2, [])
+    layouts = {name: (one, Side("two", 2, 1, words)) for name, words in LAYOUTS.items()}
+    overlaps = {
+        name: tuple(
+            Side(side, ranks, 1, [f"tensor_model_parallel_size={ranks}", *w])
+            for side, w in (("plain", []), ("overlapped", words))
+        )
+        for name, (ranks, words) in OVERLAPS.items()
+    }
+    return {**layouts, **overlaps}
+
+
+def compare(job_name: str, layout: str, sides: tuple[Side, Side], pairs: int, microbatches: int) -> dict[str, object]:
+    """Time both sides `pairs` times in turn; the ratio is the second one's speed over the first one's."""
     job = JOBS[job_name]
     batch = microbatches * job.micro_batch_size
-    one, two = [], []
+    times: dict[str, list[float]] = {side.name: [] for side in sides}
     with tempfile.TemporaryDirectory() as folder:
         file = experiment(job, Path(folder), iterations=4, global_batch_size=batch)
         for _ in range(pairs):
-            one.append(run_primus(file, processes=1, threads=2, warmup=1))
-            two.append(run_primus(file, processes=2, threads=1, warmup=1, words=words))
+            for side in sides:
+                ms = run_primus(file, processes=side.processes, threads=side.threads, warmup=1, words=side.words)
+                times[side.name].append(ms)
     tokens = batch * job.seq_length
     return {
-        "what": "two processes with one thread beside one process with two",
+        "what": " beside ".join(f"{s.name} ({s.processes} process(es), {s.threads} thread(s))" for s in reversed(sides)),
         "job": job_name,
         "layout": layout,
-        "one_tokens_s": [round(tokens / ms * 1e3) for ms in one],
-        "two_tokens_s": [round(tokens / ms * 1e3) for ms in two],
-        **spread([a / b for a, b in zip(one, two, strict=True)]),
+        **{f"{name}_tokens_s": [round(tokens / ms * 1e3) for ms in each] for name, each in times.items()},
+        **spread([first / second for first, second in zip(*times.values(), strict=True)]),
     }
 
 

@@ -5,6 +5,7 @@
 - `params.py`: the flat values as derivations and rules read them
 - `patches/args/`: derivations and cross-key rules, one subject a file
 - `blends.py`: the grammar of data blends and splits
+- `overlap_cfg.py`: the grammar of `tp_comm_overlap_cfg`
 - `announcements.py`: lines about values that change what a user probably means
 - `idle.py`: keys that cannot act, because others are off
 - `origins.py`: which key named a file or folder

@@ -12,6 +12,7 @@ from primus.backends.megatron.params import Notices, Params, Unreadable
 from primus.backends.megatron.patches.args.architecture import activation
 from primus.backends.megatron.patches.args.duration import counts_samples, total_samples
 from primus.backends.megatron.patches.args.schedule import decay_samples
+from primus.backends.megatron.patches.args.tp_overlap import map_has_idle_parts
 from primus.core.keys import show_value
 
 __all__ = ["announce"]
@@ -93,5 +94,6 @@ _ANNOUNCEMENTS: tuple[Callable[[Params], Notices], ...] = (
     query_groups_have_a_number,
     gelu_has_two_forms,
     profile_has_a_writer,
+    map_has_idle_parts,
     idle_keys,
 )

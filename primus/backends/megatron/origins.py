@@ -6,6 +6,7 @@ from primus.backends.megatron.params import Params
 from primus.backends.megatron.patches.args.data import source_prefixes
 from primus.backends.megatron.patches.args.logging import tensorboard_folder, wandb_folder
 from primus.backends.megatron.patches.args.tokenizer import tokenizer_model
+from primus.backends.megatron.patches.args.tp_overlap import path_of_map
 
 __all__ = ["path_origins"]
 
@@ -23,6 +24,7 @@ def _named(p: Params) -> Iterator[tuple[str, str | None]]:
     yield "tokenizer_model", tokenizer_model(p)
     for key in _INPUTS:
         yield key, None if p[key] is None else p.input_path(p[key])
+    yield "tp_comm_overlap_cfg", path_of_map(p)
     yield "save", None if p["save"] is None else p.output_path(p["save"])
     for key, folder in (("tensorboard_dir", tensorboard_folder(p)), ("wandb_save_dir", wandb_folder(p))):
         yield key, folder if p[key] else None

@@ -5,6 +5,7 @@ from typing import Literal
 
 from primus.engine.config.pipeline import PipelineConfig
 from primus.engine.config.recompute import RecomputeConfig
+from primus.engine.config.tp_overlap import TPOverlapConfig
 
 __all__ = [
     "GATED_ACTIVATIONS",
@@ -174,6 +175,8 @@ class ModelConfig:
     """Fused forms."""
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     """Division over ranks."""
+    tp_overlap: TPOverlapConfig = field(default_factory=TPOverlapConfig)
+    """Products beside the communication of sequence parallelism."""
     pipeline: PipelineConfig = field(default_factory=PipelineConfig)
     """Stages and their schedule."""
     recompute: RecomputeConfig = field(default_factory=RecomputeConfig)

@@ -12,6 +12,7 @@ rotary      rotary tables of a run
 slices      slices of a sequence that follow one another
 output      logits and losses over a divided vocabulary
 linears     column- and row-parallel linears
+overlap     what of their communication runs beside which product
 norms       RMSNorm, LayerNorm, L2Norm as parts
 dropout     the residual additions
 recompute   parts whose activations are computed again

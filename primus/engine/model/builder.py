@@ -200,6 +200,7 @@ def _attention(config: ModelConfig, place: Place, number: int) -> SelfAttention:
             width + 2 * a.num_query_groups * a.kv_channels,
             bias=a.add_qkv_bias,
             initial=_initial(config),
+            overlap=config.tp_overlap.qkv,
         ),
         own_heads=_own_heads(config, place),
         q_layernorm=_head_norm(config, place),
@@ -209,7 +210,12 @@ def _attention(config: ModelConfig, place: Place, number: int) -> SelfAttention:
             RecomputedModule(core, Recompute(place.streams)) if config.recompute.granularity == "selective" else core
         ),
         linear_proj=RowParallelLinear(
-            place, width, config.hidden_size, bias=config.add_bias_linear, initial=_initial(config, deep=True)
+            place,
+            width,
+            config.hidden_size,
+            bias=config.add_bias_linear,
+            initial=_initial(config, deep=True),
+            overlap=config.tp_overlap.proj,
         ),
     )
 
@@ -226,9 +232,17 @@ def _core_attention(config: ModelConfig, place: Place, number: int) -> nn.Module
     a = config.attention
     if place.cp.size > 1:
         return _context_attention(config, place, number)
-    if a.backend in ("unfused", "local") or a.query_key_layer_scaling:
-        scaling = number + 1 if a.query_key_layer_scaling else 1
+    if a.query_key_layer_scaling:
+        scaling = number + 1
         return ExplicitAttention(place, dropout=a.attention_dropout, softmax_in_fp32=a.softmax_in_fp32, layer_scaling=scaling)
+    return _plain_attention(config, place)
+
+
+def _plain_attention(config: ModelConfig, place: Place, share: tuple[int, int] = (0, 1)) -> nn.Module:
+    """Return attention over whole sequences for a share of the rank's heads."""
+    a = config.attention
+    if a.backend in ("unfused", "local"):
+        return ExplicitAttention(place, dropout=a.attention_dropout, softmax_in_fp32=a.softmax_in_fp32, share=share)
     return FusedAttention(place, dropout=a.attention_dropout)
 
 
@@ -238,10 +252,12 @@ def _context_attention(config: ModelConfig, place: Place, number: int) -> nn.Mod
     if way == "allgather":
         return GatheredAttention(place.cp, place.streams, dropout=dropout)
     if way == "a2a":
-        return ExchangedAttention(place.cp, FusedAttention(place, dropout=dropout))
+        return ExchangedAttention(place.cp, _plain_attention(config, place, (place.cp.index, place.cp.size)))
     if way == "a2a+p2p":
-        return ExchangedAttention(place.cp_exchange, RingAttention(place.cp_ring))
-    return RingAttention(place.cp)
+        share = place.cp_exchange.index, place.cp_exchange.size
+        ring = RingAttention(place.cp_ring, place.streams, dropout=dropout, share=share)
+        return ExchangedAttention(place.cp_exchange, ring)
+    return RingAttention(place.cp, place.streams, dropout=dropout)
 
 
 def _mlp(config: ModelConfig, place: Place) -> MLP:
@@ -249,9 +265,13 @@ def _mlp(config: ModelConfig, place: Place) -> MLP:
     h, f = config.hidden_size, config.ffn_hidden_size
     bias = config.add_bias_linear
     return MLP(
-        linear_fc1=ColumnParallelLinear(place, h, halves * f, bias=bias, initial=_initial(config), blocks=halves),
+        linear_fc1=ColumnParallelLinear(
+            place, h, halves * f, bias=bias, initial=_initial(config), blocks=halves, overlap=config.tp_overlap.fc1
+        ),
         activation=ACTIVATIONS[config.activation],
-        linear_fc2=RowParallelLinear(place, f, h, bias=bias, initial=_initial(config, deep=True)),
+        linear_fc2=RowParallelLinear(
+            place, f, h, bias=bias, initial=_initial(config, deep=True), overlap=config.tp_overlap.fc2
+        ),
     )
 
 

@@ -2,8 +2,11 @@
 
 ColumnParallelLinear divides the output features, RowParallelLinear the input features, so that a pair of them needs one
 collective at each end: copy or sequence gather in, sum or sequence reduce-scatter out. Both are exact for a group of one.
+How the collectives of sequence parallelism and the products run beside one another is the linear's form (`overlap.py`).
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,7 +14,9 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from primus.engine.config.tp_overlap import ColumnOverlap, RowOverlap
 from primus.engine.kernels.linear import linear, weight_gradient
+from primus.engine.model.overlap import ColumnForm, RowForm, column_form, row_form
 from primus.engine.model.parameter import Initial, Place, constant, declare
 from primus.engine.parallel import collectives
 from primus.engine.parallel.mesh import Group
@@ -20,37 +25,52 @@ from primus.engine.parallel.slot import slot_of
 
 __all__ = ["ColumnParallelLinear", "RowParallelLinear", "enter_tensor_parallel"]
 
+_COLUMN, _ROW = ColumnOverlap(), RowOverlap()
+
 
 class ColumnParallelLinear(nn.Module):
     """y = x W^T + b with the rows of W divided; y keeps this rank's features of the whole sequence."""
 
-    def __init__(self, place: Place, inputs: int, outputs: int, *, bias: bool, initial: Initial, blocks: int = 1) -> None:
-        """Divide each of `blocks` equal groups of rows over the ranks (gate and linear half of a gated MLP are two)."""
+    def __init__(
+        self,
+        place: Place,
+        inputs: int,
+        outputs: int,
+        *,
+        bias: bool,
+        initial: Initial,
+        blocks: int = 1,
+        overlap: ColumnOverlap = _COLUMN,
+    ) -> None:
+        """Divide each of `blocks` equal groups of rows over the ranks (gate and linear half of a gated MLP are two).
+
+        `overlap` says what runs beside the collectives of sequence parallelism.
+        """
         super().__init__()
-        self.tp, self.sequence_parallel = place.tp, place.sequence_parallel
         sharding = Sharding(dim=0, blocks=blocks)
         self.weight = declare(place, (outputs, inputs), sharding, initial)
         self.bias = declare(place, (outputs,), sharding, constant(0.0)) if bias else None
+        self._product = _column_product(place, overlap)
 
     def forward(self, x_SBH: Tensor) -> Tensor:
-        if self.tp.size == 1:
-            return linear(x_SBH, self.weight, self.bias)
-        y_SBF: Tensor = _ColumnParallel.apply(x_SBH, self.weight, self.bias, self.tp, self.sequence_parallel)
-        return y_SBF
+        return self._product(x_SBH, self.weight, self.bias)
 
 
 class RowParallelLinear(nn.Module):
     """y = x W^T with the columns of W divided; the bias is handed back unadded, to be one step with dropout and residual."""
 
-    def __init__(self, place: Place, inputs: int, outputs: int, *, bias: bool, initial: Initial) -> None:
+    def __init__(
+        self, place: Place, inputs: int, outputs: int, *, bias: bool, initial: Initial, overlap: RowOverlap = _ROW
+    ) -> None:
+        """`overlap` says what runs beside the collectives of sequence parallelism."""
         super().__init__()
-        self.tp, self.sequence_parallel = place.tp, place.sequence_parallel
         self.weight = declare(place, (outputs, inputs), Sharding(dim=1), initial)
         replicated = Sharding(dim=None, sequence_parallel_grad=place.sequence_parallel)
         self.bias = declare(place, (outputs,), replicated, constant(0.0)) if bias else None
+        self._product = _row_product(place, overlap)
 
     def forward(self, x_SBF: Tensor) -> tuple[Tensor, Tensor | None]:
-        return leave_tensor_parallel(linear(x_SBF, self.weight), self.tp, self.sequence_parallel), self.bias
+        return self._product(x_SBF, self.weight), self.bias
 
 
 def enter_tensor_parallel(x_SBH: Tensor, tp: Group, sequence_parallel: bool) -> Tensor:
@@ -58,47 +78,94 @@ def enter_tensor_parallel(x_SBH: Tensor, tp: Group, sequence_parallel: bool) -> 
     return collectives.gather_sequence(x_SBH, tp) if sequence_parallel else collectives.copy_to_group(x_SBH, tp)
 
 
-def leave_tensor_parallel(x_SBH: Tensor, tp: Group, sequence_parallel: bool) -> Tensor:
-    """Sum the ranks' parts of x (and keep a slice of the sequence)."""
-    return collectives.reduce_scatter_sequence(x_SBH, tp) if sequence_parallel else collectives.sum_forward(x_SBH, tp)
+def _column_product(place: Place, overlap: ColumnOverlap) -> Callable[[Tensor, nn.Parameter, nn.Parameter | None], Tensor]:
+    if place.tp.size == 1:
+        return linear
+    if place.sequence_parallel:
+        return partial(_apply, _GatheredColumn, place.tp, column_form(overlap))
+    return partial(_apply, _CopiedColumn, place.tp)
 
 
-class _ColumnParallel(Function):
-    """Entering the tensor-parallel region and the product as one, so that the backward's collectives run beside its products.
+def _row_product(place: Place, overlap: RowOverlap) -> Callable[[Tensor, nn.Parameter], Tensor]:
+    if place.sequence_parallel:
+        return partial(_apply, _ScatteredRow, place.tp, row_form(overlap))
+    return lambda x, weight: collectives.sum_forward(linear(x, weight), place.tp)
 
-    sequence parallel   gather x ......      | reduce-scatter dx ......
-                        dx = dy W            | dW = dy^T x
-    otherwise                                | all-reduce dx ......
-                        dx = dy W            | dW = dy^T x
 
-    Under sequence parallelism only this rank's slice of x is kept, which is why the backward gathers it again.
+def _apply(function: type[Function], *arguments: Any) -> Tensor:
+    result: Tensor = function.apply(*arguments)
+    return result
+
+
+class _CopiedColumn(Function):
+    """Every rank has all of x; its gradient is summed over the ranks beside the second product of the backward.
+
+    all-reduce dx ......
+    dx = dy W            | dW = dy^T x
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, x_SBH: Tensor, weight: nn.Parameter, bias: Tensor | None, tp: Group, sequence_parallel: bool
-    ) -> Tensor:
+    def forward(ctx: Any, tp: Group, x_SBH: Tensor, weight: nn.Parameter, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x_SBH, weight)
-        ctx.slot, ctx.tp, ctx.sequence_parallel = slot_of(weight), tp, sequence_parallel
-        return F.linear(collectives.gather_sequence(x_SBH, tp) if sequence_parallel else x_SBH, weight, bias)
+        ctx.slot, ctx.tp = slot_of(weight), tp
+        return F.linear(x_SBH, weight, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy_SBF: Tensor) -> tuple[Tensor | None, ...]:
         x_SBH, weight = ctx.saved_tensors
-        _, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        _, _, needs_weight, needs_bias = ctx.needs_input_grad
         dy_TF = dy_SBF.flatten(0, -2)
-        gather: collectives.Works = []
-        if ctx.sequence_parallel and needs_weight:
-            own, x_SBH = x_SBH, x_SBH.new_empty(dy_SBF.shape[0], *x_SBH.shape[1:])
-            collectives.own_part(x_SBH, ctx.tp).copy_(own)
-            gather = collectives.start_all_gather_(x_SBH, ctx.tp)
-        dx_SBH = (dy_TF @ weight).view(*dy_SBF.shape[:-1], -1)
-        collectives.wait(gather)
-        start = collectives.start_reduce_scatter_ if ctx.sequence_parallel else collectives.start_all_reduce_
-        reduction = start(dx_SBH, ctx.tp)
+        dx_SBH = (dy_TF @ weight).view(x_SBH.shape)
+        reduction = collectives.start_all_reduce_(dx_SBH, ctx.tp)
         d_weight = weight_gradient(dy_TF, x_SBH.flatten(0, -2), ctx.slot) if needs_weight else None
         d_bias = dy_TF.sum(0) if needs_bias else None
         collectives.wait(reduction)
-        dx_SBH = collectives.own_part(dx_SBH, ctx.tp) if ctx.sequence_parallel else dx_SBH
-        return dx_SBH, d_weight, d_bias, None, None
+        return None, dx_SBH, d_weight, d_bias
+
+
+class _GatheredColumn(Function):
+    """Every rank has a slice of the sequence of x, and keeps no more, which is why the backward gathers it again.
+
+    gather x ......      | reduce-scatter dx ......
+    dx = dy W            | dW = dy^T x
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tp: Group, form: ColumnForm, x_SBH: Tensor, weight: nn.Parameter, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x_SBH, weight)
+        ctx.slot, ctx.tp, ctx.form = slot_of(weight), tp, form
+        return form.fprop(x_SBH, weight.t(), bias, tp)[1]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy_SBF: Tensor) -> tuple[Tensor | None, ...]:
+        x_SBH, weight = ctx.saved_tensors
+        _, _, _, needs_weight, needs_bias = ctx.needs_input_grad
+        x_SBH, gathering = ctx.form.gather(x_SBH, ctx.tp) if needs_weight else (x_SBH, [])
+        dx_SBH, scattering = ctx.form.dgrad(dy_SBF, weight, ctx.tp)
+        collectives.wait(gathering)
+        dy_TF = dy_SBF.flatten(0, -2)
+        d_weight = weight_gradient(dy_TF, x_SBH.flatten(0, -2), ctx.slot) if needs_weight else None
+        d_bias = dy_TF.sum(0) if needs_bias else None
+        collectives.wait(scattering)
+        return None, None, dx_SBH, d_weight, d_bias
+
+
+class _ScatteredRow(Function):
+    """Every rank gets a slice of the sequence of y, and gathers its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, tp: Group, form: RowForm, x_SBF: Tensor, weight: nn.Parameter) -> Tensor:
+        ctx.save_for_backward(x_SBF, weight)
+        ctx.slot, ctx.tp, ctx.form = slot_of(weight), tp, form
+        return form.fprop(x_SBF, weight.t(), tp)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy_SBH: Tensor) -> tuple[Tensor | None, ...]:
+        x_SBF, weight = ctx.saved_tensors
+        dy_SBH, dx_SBF = ctx.form.dgrad(dy_SBH, weight, None, ctx.tp)
+        needs_weight = ctx.needs_input_grad[3]
+        d_weight = weight_gradient(dy_SBH.flatten(0, -2), x_SBF.flatten(0, -2), ctx.slot) if needs_weight else None
+        return None, None, dx_SBF, d_weight

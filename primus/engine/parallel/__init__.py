@@ -4,6 +4,7 @@
 - `mesh.py`: this rank's groups
 - `communicator.py`: with which library and settings a kind of group communicates
 - `collectives.py`: collectives with their gradients
+- `products.py`: matrix products with a gather or a scatter beside them
 - `sharding.py`: the division a parameter declares, and rectangles of global tensors
 - `data.py`: flat gradient buffers, buckets, shards of the distributed optimizer
 - `slot.py`: where one parameter's gradient is gathered

@@ -25,6 +25,7 @@ __all__ = [
     "scatter_sequence_gather_heads",
     "start_all_gather_",
     "start_all_reduce_",
+    "start_gather",
     "start_reduce_scatter_",
     "start_ring_shift",
     "sum_forward",
@@ -86,12 +87,22 @@ def start_all_gather_(x: Tensor, group: Group) -> Works:
     return [dist.all_gather_single(x, own_part(x, group), group=group.handle, async_op=True)]
 
 
-def start_ring_shift(x: Tensor, group: Group) -> tuple[Tensor, Works]:
-    """Start to send `x` to the next rank of a ring; return where the previous one's arrives. No gradient."""
+def start_gather(x: Tensor, group: Group) -> tuple[Tensor, Works]:
+    """Start to gather `x` along the sequence; return where all of it arrives. No gradient."""
+    whole = x.new_empty((group.size * x.shape[0], *x.shape[1:]))
+    own_part(whole, group).copy_(x)
+    return whole, start_all_gather_(whole, group)
+
+
+def start_ring_shift(x: Tensor, group: Group, *, into: Tensor | None = None) -> tuple[Tensor, Works]:
+    """Start to send `x` to the next rank of a ring; return where the previous one's arrives: `into`, or new memory.
+
+    No gradient.
+    """
     if group.size == 1:
         return x, []
     following, previous = (group.ranks[(group.index + step) % group.size] for step in (1, -1))
-    arriving = torch.empty_like(x)
+    arriving = torch.empty_like(x) if into is None else into
     send = dist.P2POp(dist.isend, x.contiguous(), following, group.handle)
     receive = dist.P2POp(dist.irecv, arriving, previous, group.handle)
     return arriving, list(dist.batch_isend_irecv([send, receive]))
@@ -163,9 +174,8 @@ def _split(x: Tensor, group: Group, dim: int) -> Tensor:
 
 
 def _gathered(x: Tensor, group: Group, dim: int) -> Tensor:
-    out = x.new_empty((group.size * x.shape[0], *x.shape[1:]))
-    own_part(out, group).copy_(x)
-    wait(start_all_gather_(out, group))
+    out, works = start_gather(x, group)
+    wait(works)
     return out if dim == 0 else torch.cat(out.chunk(group.size), dim=dim)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from primus.engine.config import DistConfig
 from primus.engine.config.model import AttentionConfig, InitConfig, ModelConfig, ParallelConfig, PositionConfig
+from primus.engine.config.tp_overlap import ColumnOverlap, ProductOverlap, RowOverlap, TPOverlapConfig
 from primus.engine.model.builder import build_model
 from primus.engine.model.gpt import GPTModel
 from primus.engine.parallel.collectives import all_gather_object, all_reduce_
@@ -123,6 +124,31 @@ def test_parallel_equals_one_process(variant: str, tp: int, sequence_parallel: b
     config = VARIANTS[variant]
     parallel = ParallelConfig(tensor_model_parallel_size=tp, sequence_parallel=sequence_parallel)
     run_ranks(check_equal, tp, replace(config, parallel=parallel), run(config, single_mesh()))
+
+
+RING, PIPE = ProductOverlap(method="ring_exchange"), ProductOverlap(method="pipeline", num_splits=3)
+
+
+def overlapped(column: ColumnOverlap, row: RowOverlap) -> TPOverlapConfig:
+    return TPOverlapConfig(qkv=column, proj=row, fc1=column, fc2=row)
+
+
+OVERLAPS = {
+    "rings": overlapped(ColumnOverlap(fprop=RING), RowOverlap(fprop=RING, dgrad=RING)),
+    "pipes": overlapped(ColumnOverlap(fprop=RING, dgrad=PIPE, wgrad=None), RowOverlap(fprop=PIPE)),
+    "rings-in-the-backward": overlapped(ColumnOverlap(dgrad=RING, wgrad=None), RowOverlap(dgrad=RING)),
+    "in-turns": overlapped(ColumnOverlap(dgrad=None, wgrad=None), RowOverlap()),
+}
+
+
+@pytest.mark.parametrize(("variant", "tp"), [("two-groups", 2), ("one-group", 4), ("gpt2", 4)])
+@pytest.mark.parametrize("overlap", OVERLAPS)
+def test_overlapped_forms_equal_one_process(overlap: str, variant: str, tp: int) -> None:
+    """With 8 positions on 2 or 4 ranks, three pieces are uneven ones, or more than there are rows."""
+    config = VARIANTS[variant]
+    parallel = ParallelConfig(tensor_model_parallel_size=tp, sequence_parallel=True)
+    divided = replace(config, parallel=parallel, tp_overlap=OVERLAPS[overlap])
+    run_ranks(check_equal, tp, divided, run(config, single_mesh()))
 
 
 def test_chunks_of_logits_change_nothing() -> None:
