@@ -12,6 +12,7 @@ import typer
 from primus.errors import InputError
 
 if TYPE_CHECKING:  # a slow start for every other command, otherwise
+    from primus.engine.config.offload import OffloadConfig
     from primus.engine.pipeline.schedules import Algorithm, Costs, Schedule, Simulation
 
 __all__ = ["app"]
@@ -32,6 +33,9 @@ class _Step:
     cost_b: Annotated[float, typer.Option("--cost-b", min=0.0, help="Time of its input gradients.")] = 1.0
     cost_w: Annotated[float, typer.Option("--cost-w", min=0.0, help="Time of its weight gradients.")] = 1.0
     cost_comm: Annotated[float, typer.Option("--cost-comm", min=0.0, help="Time of a transfer between ranks.")] = 0.0
+    cost_copy: Annotated[
+        float, typer.Option("--cost-copy", min=0.0, help="Time in which a rank's activations go to the host, or come back.")
+    ] = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +49,9 @@ class _Shape:
     slices: Annotated[
         int, typer.Option("--slices", min=1, help="Slices of a sequence; 1f1b over several is known as seq1f1b.")
     ] = 1
+    offload: Annotated[
+        int, typer.Option("--offload", min=0, help="First chunks of a rank that are on the host between forward and backward.")
+    ] = 0
 
 
 def _with_options(*kinds: type[_Step] | type[_Shape]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -110,11 +117,13 @@ def compare(
     from rich.console import Console
     from rich.table import Table
 
-    from primus.engine.pipeline.schedules import ALGORITHMS
+    from primus.engine.pipeline.schedules import ALGORITHMS, OFFLOADING
 
     table = Table("schedule", "chunks", "time", "bubble %", "peak, microbatches")
     left_out = []
-    for algorithm, shape in (*((name, _Shape()) for name in ALGORITHMS), ("1f1b", _Shape(slices=slices))):
+    shapes = [(name, _Shape()) for name in ALGORITHMS]
+    shapes += [("1f1b", _Shape(slices=slices)), *((name, _Shape(offload=1)) for name in OFFLOADING)]
+    for algorithm, shape in shapes:
         try:
             schedule, simulation = _planned(algorithm, step, shape)
         except InputError as error:
@@ -122,6 +131,7 @@ def compare(
             continue
         bubble, peak = 100 * simulation.bubble_fraction, max(simulation.peaks)
         name = f"{schedule.algorithm}, {slices} slices" if schedule.num_slices > 1 else algorithm
+        name += ", offloaded" * bool(shape.offload)
         table.add_row(name, str(schedule.num_chunks), f"{simulation.makespan:g}", f"{bubble:.1f}", f"{peak:g}")
     Console().print(table)
     for line in left_out:
@@ -140,6 +150,7 @@ def _planned(name: str, step: _Step, shape: _Shape) -> "tuple[Schedule, Simulati
         num_slices=shape.slices,
         costs=_costs(step),
         max_memory=step.max_mem,
+        offload=_offload(step, shape),
     )
     return schedule, simulate(schedule, _costs(step, schedule.num_chunks * schedule.num_slices))
 
@@ -149,7 +160,16 @@ def _costs(step: _Step, parts: int = 1) -> "Costs":
     from primus.engine.pipeline.schedules import Costs
 
     forward, input_grad, weight_grad = (cost / parts for cost in (step.cost_f, step.cost_b, step.cost_w))
-    return Costs(forward=forward, input_grad=input_grad, weight_grad=weight_grad, transfer=step.cost_comm)
+    return Costs(
+        forward=forward, input_grad=input_grad, weight_grad=weight_grad, transfer=step.cost_comm, copy=step.cost_copy / parts
+    )
+
+
+def _offload(step: _Step, shape: _Shape) -> "OffloadConfig | None":
+    from primus.engine.config.offload import OffloadConfig
+
+    work = step.cost_f + step.cost_b + step.cost_w
+    return OffloadConfig(tensors="all", num_chunks=shape.offload, time=step.cost_copy / work) if work else None
 
 
 def _algorithm(name: str) -> "Algorithm":

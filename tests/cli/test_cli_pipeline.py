@@ -71,3 +71,22 @@ def test_slices_are_drawn(primus, folder):
     assert primus("pipeline", "show", "1f1b", "--slices", "2", "--pp", "2", "-m", "2").out.startswith(
         "rank 0: F0/0 F0/1 F1/0 B0/1"
     )
+
+
+def test_offloaded_activations_are_shown_drawn_and_compared(primus, folder):
+    shown = primus("pipeline", "show", "v-half", "--offload", "1").out.splitlines()
+    assert shown[0].startswith("rank 0: F0.0 F1.0 O0.0 F2.0 O1.0")
+    assert shown[-1].endswith("activations by rank 1.5, 1.5, 2, 2.5 microbatches, on the host 2.5, 2, 1.5, 1.5")
+    assert primus("pipeline", "plot", "v-half", "--offload", "1", "-o", "step.svg").code == 0
+    assert "comes back" in (folder / "step.svg").read_text().replace("<!-- ", "").replace(" -->", "")
+    out = primus("pipeline", "compare", "--pp", "4", "-m", "16", "--cost-copy", "0.3").out
+    peaks = {cells[0].strip(): float(cells[4]) for line in out.splitlines() if len(cells := line.strip("│").split("│")) > 4}
+    for algorithm in ("zbv-formatted", "v-half", "v-min", "group-interleaved"):
+        assert peaks[f"{algorithm}, offloaded"] < peaks[algorithm]
+
+
+def test_slow_copies_and_schedules_without_copies_are_refused(primus):
+    slow = primus("pipeline", "show", "group-interleaved", "--pp", "8", "--offload", "2", "--cost-copy", "1.5")
+    assert (slow.code, "copies to the host that take 0.5" in slow.err) == (2, True)
+    wrong = primus("pipeline", "show", "1f1b", "--offload", "1")
+    assert (wrong.code, "activations go to the host in zbv-formatted" in wrong.err) == (2, True)

@@ -8,14 +8,24 @@ chunk is which stage:
     fold         v = 2, a V: stage r is chunk 0 of rank r, stage 2p-1-r its chunk 1
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Literal, get_args
 
 from primus.engine.config.offload import OffloadConfig, estimated_copy_time
 from primus.errors import ConfigError
 
-__all__ = ["ALGORITHMS", "OFFLOADING_V", "V_SHAPED", "Algorithm", "PipelineConfig", "Placement", "even_split", "rank_of_stage", "stage_of"]
+__all__ = [
+    "ALGORITHMS",
+    "OFFLOADING_V",
+    "V_SHAPED",
+    "Algorithm",
+    "PipelineConfig",
+    "Placement",
+    "even_split",
+    "rank_of_stage",
+    "stage_of",
+]
 
 Algorithm = Literal[
     "1f1b",
@@ -69,7 +79,7 @@ class PipelineConfig:
     """After timing: microbatches of the heavier of the first two stages that each rank may hold; None: what memory allows."""
     memory_percentile: int = 85
     """Of the device's memory, for what memory allows."""
-    offload: OffloadConfig = OffloadConfig()
+    offload: OffloadConfig = field(default_factory=OffloadConfig)
     """What lies in host memory between forward and backward."""
     pre_communication: bool = False
     """One element travels ahead of each message (`pre_communication_optimization`)."""

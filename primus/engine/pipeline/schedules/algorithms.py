@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
+from primus.engine.config.offload import OffloadConfig
 from primus.engine.config.pipeline import ALGORITHMS, V_SHAPED, Algorithm, PipelineConfig
 from primus.engine.pipeline.schedules.controllable import v_half, v_min
 from primus.engine.pipeline.schedules.group_interleaved import group_interleaved
 from primus.engine.pipeline.schedules.heuristic import zb_heuristic
+from primus.engine.pipeline.schedules.offload import with_offload
 from primus.engine.pipeline.schedules.one_f_one_b import interleaved, one_f_one_b, sequence_split
 from primus.engine.pipeline.schedules.one_f_one_b_v import one_f_one_b_v
 from primus.engine.pipeline.schedules.simulate import Costs
@@ -39,6 +41,7 @@ def schedule_of(config: PipelineConfig, num_ranks: int, num_microbatches: int) -
         num_slices=config.num_slices,
         costs=costs,
         max_memory=config.max_memory,
+        offload=config.offload,
     )
 
 
@@ -52,11 +55,26 @@ def build_schedule(
     num_slices: int = 1,
     costs: Costs | None = None,
     max_memory: float | Sequence[float] | None = None,
+    offload: OffloadConfig | None = None,
 ) -> Schedule:
     """Return the schedule of a name; `num_chunks` None takes what it needs, two or one.
 
     `group_size` is the interleaved ones', `costs` and `max_memory` the heuristic's; InputError where they do not fit.
     """
+    schedule = _built(algorithm, num_ranks, num_microbatches, num_chunks, group_size, num_slices, costs, max_memory)
+    return with_offload(schedule, offload) if offload is not None and offload.is_on else schedule
+
+
+def _built(
+    algorithm: Algorithm,
+    num_ranks: int,
+    num_microbatches: int,
+    num_chunks: int | None,
+    group_size: int | None,
+    num_slices: int,
+    costs: Costs | None,
+    max_memory: float | Sequence[float] | None,
+) -> Schedule:
     if min(num_ranks, num_microbatches, num_slices) < 1:
         raise InputError(
             "a schedule needs a rank, a microbatch and a slice at least; "

@@ -5,7 +5,7 @@ them in that order whatever it needs first, so a channel needs no labels.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from primus.engine.pipeline.schedules.table import Kind, Op, Schedule
 
@@ -29,7 +29,7 @@ class Task:
 
     op: Op
     needs: Message | None
-    """What it starts from; None at the ends of the model, and for weight gradients."""
+    """What it starts from; None at the ends of the model, for weight gradients and copies."""
     source: int | None
     """Rank that sends `needs`; None: this rank made it, or there is nothing."""
     makes: Message | None
@@ -38,6 +38,8 @@ class Task:
     """Rank that gets `makes`; None: this rank keeps it, or there is nothing."""
     is_last: bool
     """The last of its kind on its chunk: gradients of this kind are complete after it."""
+    is_offloaded: bool
+    """A forward whose activations go to the host."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +64,7 @@ def rank_plan(schedule: Schedule, rank: int) -> RankPlan:
 def _tasks(schedule: Schedule, rank: int) -> Iterator[Task]:
     row = schedule.rows[rank]
     last = {(op.kind, op.chunk): i for i, op in enumerate(row)}
+    offloaded = {replace(op, kind="F") for op in row if op.kind == "O"}
     for i, op in enumerate(row):
         stage = schedule.stage(rank, op.chunk)
         before, after = (stage - 1, stage + 1) if op.kind == "F" else (stage + 1, stage - 1)
@@ -74,11 +77,12 @@ def _tasks(schedule: Schedule, rank: int) -> Iterator[Task]:
             makes=makes,
             target=_other(rank, schedule.rank_of(after)) if makes else None,
             is_last=last[op.kind, op.chunk] == i,
+            is_offloaded=op in offloaded,
         )
 
 
 def _is_linked(schedule: Schedule, op: Op, stage: int) -> bool:
-    return op.kind != "W" and 0 <= stage < schedule.num_stages
+    return op.kind in ("F", "B") and 0 <= stage < schedule.num_stages
 
 
 def _other(rank: int, other: int) -> int | None:

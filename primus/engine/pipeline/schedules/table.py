@@ -7,7 +7,7 @@ from primus.engine.config.pipeline import Placement, rank_of_stage, stage_of
 
 __all__ = ["Kind", "Op", "Row", "Schedule"]
 
-Kind = Literal["F", "B", "W"]
+Kind = Literal["F", "B", "W", "O", "R"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +15,7 @@ class Op:
     """One operation on one chunk and microbatch, or on a slice of its sequence.
 
     `F` forward; `B` backward, or the gradient of the input alone in a schedule that splits backwards; `W` that of the weights.
+    `O` what the forward keeps has left for the host; `R` it starts to come back.
     """
 
     kind: Kind
