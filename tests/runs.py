@@ -22,7 +22,7 @@ from primus.engine.data.indexed import IndexedDatasetBuilder
 from primus.engine.train.pretrain import pretrain
 from primus.engine.train.sinks import Report
 
-__all__ = ["TINY", "build_container", "train", "write_corpus"]
+__all__ = ["TINY", "build_container", "train", "train_rank", "write_corpus"]
 
 TINY: dict[str, Any] = {**KEYS, "override_opt_param_scheduler": False}
 """The dense experiment that most tests vary; null removes a key."""
@@ -58,12 +58,13 @@ def train(
 ) -> list[dict[str, Any]]:
     """Train and return the rows of `metrics.jsonl`; a second call under the same name goes on in the same run folder."""
     config = change(build_container(folder, name, ranks, overrides or {}))
-    run_ranks(_train, ranks, config)
+    run_ranks(train_rank, ranks, config)
     metrics = Path(config.run.folder) / "metrics.jsonl"
     return [json.loads(line) for line in metrics.read_text().splitlines()]
 
 
-def _train(_rank: int, config: ConfigContainer) -> None:
+def train_rank(_rank: int, config: ConfigContainer) -> None:
+    """Train as one of `run_ranks`."""
     torch.manual_seed(99)  # whatever the process did before must not matter
     Report.close = lambda self, *, failed: None  # type: ignore[method-assign]  # pictures take longest
     pretrain(config, process_start=time.time())

@@ -115,6 +115,48 @@ def test_distributed_timeout_minutes_bounds_collectives(tmp_path: Path) -> None:
     assert all(timedelta(minutes=3) in call for call in calls)
 
 
+@pytest.mark.parametrize(("sizes", "exchange", "ring"), [([2, 2], (2, 3), (1, 3)), ([1, 4], (3,), (0, 1, 2, 3))])
+def test_cp_comm_type_chooses_each_layers_way_and_sizes_its_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int], exchange: tuple[int, ...], ring: tuple[int, ...]
+) -> None:
+    """By the ranks that the last of four reaches in `hierarchical_context_parallel_sizes`."""
+    builder = importlib.import_module("primus.engine.model.builder")
+    monkeypatch.setattr(builder, "RingAttention", lambda group, *_, **__: ("ring", group.ranks))
+    monkeypatch.setattr(builder, "GatheredAttention", lambda group, *_, **__: ("gather", group.ranks))
+    monkeypatch.setattr(builder, "ExchangedAttention", lambda group, inner: ("exchange", group.ranks, inner))
+    monkeypatch.setattr(builder, "FusedAttention", lambda *_, **__: "whole")
+
+    def cores(_rank: int, config: ConfigContainer) -> list[Any]:
+        (model,) = parts_of(config).chunks
+        return [layer.self_attention.core_attention for layer in model.decoder.layers.values()]
+
+    ways = ["a2a", "p2p", "a2a+p2p", "allgather"]
+    keys = {"num_layers": 4, "context_parallel_size": 4, "cp_comm_type": ways, "hierarchical_context_parallel_sizes": sizes}
+    everyone = (0, 1, 2, 3)
+    assert run_ranks(cores, 4, build_container(tmp_path, "run", 4, keys))[3] == [
+        ("exchange", everyone, "whole"),
+        ("ring", everyone),
+        ("exchange", exchange, ("ring", ring)),
+        ("gather", everyone),
+    ]
+
+
+@pytest.mark.parametrize("instances", [1, 2, 4])
+def test_num_distributed_optimizer_instances_is_how_often_the_state_is_held(tmp_path: Path, instances: int) -> None:
+    def held(_rank: int, config: ConfigContainer) -> tuple[int, int]:
+        parts = parts_of(config)
+        assert parts.trainer is not None
+        states = parts.trainer.optimizer.state_shards().items()
+        moments = [chunk for name, shards in states if ".exp_avg." in name for chunk in shards.chunks]
+        return sum(chunk.data.numel() for chunk in moments), sum(p.numel() for _, p in global_parameters(parts.chunks))
+
+    keys = {"use_distributed_optimizer": True, "num_distributed_optimizer_instances": instances}
+    results = run_ranks(held, 4, build_container(tmp_path, "run", 4, keys))
+    whole = results[0][1]
+    assert sum(size for size, _ in results) == instances * whole
+    assert [size for size, _ in results] == pytest.approx([instances * whole / 4] * 4, rel=0.02)
+
+
 def test_num_dataset_builder_threads_build_parts_side_by_side(tmp_path: Path) -> None:
     prefix = write_corpus(tmp_path / "corpus", documents=20)
     data = {"mock_data": False, "data_path": f"0.5 {prefix} 0.5 {prefix}", "split": "1"}

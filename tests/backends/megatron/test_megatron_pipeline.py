@@ -1,8 +1,12 @@
 """Pipeline keys: layers on stages, model chunks, schedules, and what is refused."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+
+from primus.engine.config.pipeline import Algorithm
+from primus.engine.pipeline.schedules import Costs, build_schedule, schedule_of
 
 PLACED: list[tuple[str, int, dict[str, Any], tuple[int, ...]]] = [
     ("even", 4, {"num_layers": 8}, (2, 2, 2, 2)),
@@ -93,8 +97,44 @@ def test_costs_and_memory_are_spread_over_the_ranks(build: Any) -> None:
     assert (pipeline.cost_forward, pipeline.cost_input_grad, pipeline.cost_weight_grad) == ((1, 2), (2.5, 2.5), (1, 1))
 
 
-ZERO = {"patch_zero_bubble": True, "pipeline_model_parallel_size": 2}
 CHUNKS = {"num_virtual_stages_per_pipeline_rank": 2}
+HEURISTIC = {"patch_primus_pipeline": True, "pp_algorithm": "zero-bubble-heuristic"}
+GROUPED = {"patch_zero_bubble": True, "enable_zero_bubble": False, **CHUNKS}
+PLAIN = Costs(forward=1000.0, input_grad=1000.0, weight_grad=1000.0, transfer=1.0)
+
+
+@pytest.mark.parametrize(
+    ("base", "key", "value", "algorithm", "more"),
+    [
+        (HEURISTIC, "pp_max_mem", 2, "zero-bubble-heuristic", {"max_memory": 2}),
+        (HEURISTIC, "pp_max_mem", [4, 3, 2, 2], "zero-bubble-heuristic", {"max_memory": (4, 3, 2, 2)}),
+        (HEURISTIC, "pp_cost_f", 500, "zero-bubble-heuristic", {"costs": replace(PLAIN, forward=500.0)}),
+        (HEURISTIC, "pp_cost_b", 2500, "zero-bubble-heuristic", {"costs": replace(PLAIN, input_grad=2500.0)}),
+        (
+            HEURISTIC,
+            "pp_cost_b",
+            [1000, 1000, 3000, 1000],
+            "zero-bubble-heuristic",
+            {"costs": replace(PLAIN, input_grad=(1000.0, 1000.0, 3000.0, 1000.0))},
+        ),
+        (HEURISTIC, "pp_cost_w", 100, "zero-bubble-heuristic", {"costs": replace(PLAIN, weight_grad=100.0)}),
+        (GROUPED, "interleave_group_size", 2, "group-interleaved", {"group_size": 2}),
+        (CHUNKS, "microbatch_group_size_per_vp_stage", 8, "1f1b-interleaved", {"group_size": 8}),
+    ],
+    ids=lambda part: part if isinstance(part, str) else None,
+)
+def test_the_schedule_is_made_with_what_the_key_says(
+    build: Any, base: dict[str, Any], key: str, value: object, algorithm: Algorithm, more: dict[str, Any]
+) -> None:
+    keys = {"pipeline_model_parallel_size": 4, "num_layers": 8, **base}
+    plain, changed = (
+        schedule_of(build({**keys, **given}, world_size=4).config.model.pipeline, 4, 8).rows for given in ({}, {key: value})
+    )
+    assert changed == build_schedule(algorithm, 4, 8, **{"costs": PLAIN} | more).rows
+    assert changed != plain
+
+
+ZERO = {"patch_zero_bubble": True, "pipeline_model_parallel_size": 2}
 
 
 @pytest.mark.parametrize(
