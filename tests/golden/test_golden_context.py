@@ -82,3 +82,25 @@ def test_context_parallelism_mixes_with_the_rest(layout: str, tmp_path: Path) ->
     expected = numbers(tmp_path, "alone", {})
     found = numbers(tmp_path, "cp", {"context_parallel_size": 2, **keys}, ranks)
     assert found == pytest.approx(expected, rel=1e-12)
+
+
+DROPS = {"attention_dropout": 0.2, "attention_backend": "unfused"}
+
+
+@pytest.fixture(scope="module")
+def dropped(documents: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """What one process finds whose attention drops."""
+    folder = tmp_path_factory.mktemp("dropped")
+    found = numbers(folder, "alone", {**documents, **DROPS})
+    assert found != pytest.approx(numbers(folder, "whole", {**documents, **DROPS, "attention_dropout": 0.0}), rel=1e-6)
+    return found
+
+
+@pytest.mark.parametrize("way", ["p2p", "a2a", "ring-of-exchanges"])
+def test_attention_drops_what_one_process_drops(
+    way: str, dropped: list[float], documents: dict[str, Any], tmp_path: Path
+) -> None:
+    """Unfused attention draws its masks by position, and a ring always does."""
+    ranks, keys = LAYOUTS.get(way, (2, WAYS.get(way, {})))
+    found = numbers(tmp_path, "cp", {**documents, **DROPS, "context_parallel_size": 2, **keys}, ranks)
+    assert found == pytest.approx(dropped, rel=1e-12)

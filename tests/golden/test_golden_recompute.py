@@ -44,6 +44,7 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "dp2": (2, {}),
     "tp2": (2, {"tensor_model_parallel_size": 2, "sequence_parallel": False}),
     "tp2-sp": (2, {"tensor_model_parallel_size": 2, "sequence_parallel": True}),
+    "cp2": (2, {"context_parallel_size": 2, "cp_comm_type": ["p2p", "allgather", "a2a"]}),
 }
 CASES = [
     (variant, layout)

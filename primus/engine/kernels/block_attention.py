@@ -3,6 +3,8 @@
 A part gives its output and the logarithm of its softmax's denominator; parts over disjoint keys merge exactly (arXiv
 2310.01889). The backward of a part takes the merged output and denominator, so that its probabilities are those of the whole.
 Every form takes q [B, N, S, D], k and v [B, N, K, D]; `blocked` is bool [B or 1, 1, S, K], None where nothing is blocked.
+`factors` [B, N, S, K] multiply the probabilities, as dropout does: the denominators stay those without it. Torch's kernels draw
+their own masks, so that parts with factors hold their scores.
 """
 
 import math
@@ -22,32 +24,44 @@ class Part:
     log_sum: Tensor
 
 
-def part(q: Tensor, k: Tensor, v: Tensor, *, blocked: Tensor | None, is_causal: bool = False) -> Part:
+def part(
+    q: Tensor, k: Tensor, v: Tensor, *, blocked: Tensor | None, is_causal: bool = False, factors: Tensor | None = None
+) -> Part:
     """Attend; `is_causal` blocks what follows, of as many keys as queries."""
-    if blocked is None and q.device.type == "cpu":
+    is_plain = blocked is None and factors is None
+    if is_plain and q.device.type == "cpu":
         return Part(*torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, is_causal))
-    if blocked is None and q.dtype in (torch.float16, torch.bfloat16):
+    if is_plain and q.dtype in (torch.float16, torch.bfloat16):
         out, log_sum, *_ = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal)
         return Part(out, log_sum)
-    return explicit_part(q, k, v, blocked=_causal(q) if is_causal else blocked)
+    return explicit_part(q, k, v, blocked=_causal(q) if is_causal else blocked, factors=factors)
 
 
 def part_backward(
-    d_out: Tensor, whole: Part, q: Tensor, k: Tensor, v: Tensor, *, blocked: Tensor | None, is_causal: bool = False
+    d_out: Tensor,
+    whole: Part,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    blocked: Tensor | None,
+    is_causal: bool = False,
+    factors: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of q, k and v through this part of `whole`."""
-    if blocked is None and q.device.type == "cpu":
+    is_plain = blocked is None and factors is None
+    if is_plain and q.device.type == "cpu":
         gradients: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
             d_out, q, k, v, whole.out, whole.log_sum, 0.0, is_causal
         )
         return gradients
-    if blocked is None and q.dtype in (torch.float16, torch.bfloat16):
+    if is_plain and q.dtype in (torch.float16, torch.bfloat16):
         none = torch.empty(0, dtype=torch.int64, device=q.device)
         of_flash: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_backward(
             *(d_out, q, k, v, whole.out, whole.log_sum, None, None, q.shape[2], k.shape[2], 0.0, is_causal, none, none)
         )
         return of_flash
-    return explicit_part_backward(d_out, whole, q, k, v, blocked=_causal(q) if is_causal else blocked)
+    return explicit_part_backward(d_out, whole, q, k, v, blocked=_causal(q) if is_causal else blocked, factors=factors)
 
 
 def merge_(whole: Part, more: Part) -> None:
@@ -60,23 +74,28 @@ def merge_(whole: Part, more: Part) -> None:
     whole.log_sum.copy_(total)
 
 
-def explicit_part(q: Tensor, k: Tensor, v: Tensor, *, blocked: Tensor | None) -> Part:
+def explicit_part(q: Tensor, k: Tensor, v: Tensor, *, blocked: Tensor | None, factors: Tensor | None = None) -> Part:
     """Attend by the formula."""
     scores = _scores(q, k, blocked)
     log_sum = scores.logsumexp(-1)
-    return Part(_probabilities(scores, log_sum) @ v.to(scores.dtype), log_sum)
+    p = _probabilities(scores, log_sum)
+    return Part((p if factors is None else p * factors) @ v.to(scores.dtype), log_sum)
 
 
 def explicit_part_backward(
-    d_out: Tensor, whole: Part, q: Tensor, k: Tensor, v: Tensor, *, blocked: Tensor | None
+    d_out: Tensor, whole: Part, q: Tensor, k: Tensor, v: Tensor, *, blocked: Tensor | None, factors: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients by the formula."""
     scores = _scores(q, k, blocked)
     p = _probabilities(scores, whole.log_sum)
     d_out, scale = d_out.to(p.dtype), 1.0 / math.sqrt(q.shape[-1])
+    # The sum over keys of P d_P, also under dropout: both it and the output have the factors in them.
     inner = (d_out * whole.out).sum(-1, keepdim=True)
-    d_scores = p * (d_out @ v.to(p.dtype).mT - inner) * scale
-    dq, dk, dv = d_scores @ k.to(p.dtype), d_scores.mT @ q.to(p.dtype), p.mT @ d_out
+    d_p, dropped = d_out @ v.to(p.dtype).mT, p
+    if factors is not None:
+        d_p, dropped = d_p * factors, p * factors
+    d_scores = p * (d_p - inner) * scale
+    dq, dk, dv = d_scores @ k.to(p.dtype), d_scores.mT @ q.to(p.dtype), dropped.mT @ d_out
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
 
 

@@ -10,6 +10,7 @@ from primus.engine.config.model import GATED_ACTIVATIONS, ModelConfig
 from primus.engine.config.pipeline import stage_of
 from primus.engine.config.recompute import Stretch, stretches
 from primus.engine.kernels.activation import ACTIVATIONS
+from primus.engine.kernels.cross_entropy import deferrable_linear_cross_entropy, linear_cross_entropy
 from primus.engine.model.attention import ExplicitAttention, FusedAttention, GatheredHeads, OwnHeads, SelfAttention
 from primus.engine.model.context_attention import ExchangedAttention, GatheredAttention, RingAttention
 from primus.engine.model.dropout import BiasDropoutAdd
@@ -21,7 +22,7 @@ from primus.engine.model.layer import Decoder, Layer, residual_after_norm, resid
 from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
 from primus.engine.model.mlp import MLP
 from primus.engine.model.norms import L2Norm, LayerNorm, RMSNorm
-from primus.engine.model.output import OutputLayer
+from primus.engine.model.output import OutputLayer, SumOfLosses
 from primus.engine.model.parameter import Initial, Place, declare, normal, xavier_uniform
 from primus.engine.model.recompute import DistributedRecompute, Recompute, RecomputedModule, Runner, keep
 from primus.engine.model.rotary import RotaryEmbedding
@@ -151,9 +152,15 @@ def _output(config: ModelConfig, place: Place, embedding: Embedding | None, tied
     else:
         sharding = _vocabulary_sharding(config, tied_to, is_copy=tied_to is not None)
         weight = declare(place, (padded_vocab_size(config), config.hidden_size), sharding, _initial(config))
+    form = None if in_fp16 else _sum_of_losses(config, place)
+    return OutputLayer(place, weight, vocab_size=_vocab_size(config), sum_of_losses=form, cross_entropy_in_fp16=in_fp16)
+
+
+def _sum_of_losses(config: ModelConfig, place: Place) -> SumOfLosses | None:
     # On the CPU chunks are both faster and smaller (logits stay in the cache), so they need no asking for.
-    chunked = (config.fusion.cross_entropy or place.device.type == "cpu") and not in_fp16
-    return OutputLayer(place, weight, vocab_size=_vocab_size(config), chunked=chunked, cross_entropy_in_fp16=in_fp16)
+    if not (config.fusion.cross_entropy or place.device.type == "cpu"):
+        return None
+    return deferrable_linear_cross_entropy if config.pipeline.defers_output_gradient else linear_cross_entropy
 
 
 def _vocabulary_sharding(config: ModelConfig, tied_to: str | None, *, is_copy: bool = False) -> Sharding:

@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from primus.engine.kernels.attention import sdpa_attention
 from primus.engine.kernels.block_attention import Part, merge_, part, part_backward
+from primus.engine.kernels.position_dropout import PositionDropout
 from primus.engine.parallel import collectives
 from primus.engine.parallel.context import from_rank_order, positions, to_rank_order
 from primus.engine.parallel.mesh import Group
@@ -26,16 +27,23 @@ __all__ = ["ExchangedAttention", "GatheredAttention", "RingAttention"]
 
 
 class RingAttention(nn.Module):
-    """Keys and values of the other ranks pass by; nothing whole is ever held."""
+    """Keys and values of the other ranks pass by; nothing whole is ever held.
 
-    def __init__(self, ring: Group) -> None:
+    `share` tells which of how many equal shares of the heads it is given; dropout then drops what it drops of whole ones.
+    """
+
+    def __init__(self, ring: Group, streams: RandomStreams, *, dropout: float, share: tuple[int, int] = (0, 1)) -> None:
         super().__init__()
-        self.ring = ring
+        self.ring, self.streams, self.dropout, self.share = ring, streams, dropout, share
 
     def forward(self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None) -> Tensor:
+        dropout = None
+        if self.training and self.dropout:
+            length = len(q_SBND) * self.ring.size
+            dropout = PositionDropout(self.streams.number("model-parallel"), self.dropout, length, self.share)
         q_BNSD = q_SBND.permute(1, 2, 0, 3)
         kv_2BGSD = torch.stack((k_SBGD, v_SBGD)).permute(0, 2, 3, 1, 4)
-        out_BNSD: Tensor = _Ring.apply(q_BNSD, kv_2BGSD, mask_B1SS, self.ring)
+        out_BNSD: Tensor = _Ring.apply(q_BNSD, kv_2BGSD, mask_B1SS, self.ring, dropout)
         return out_BNSD.permute(2, 0, 1, 3).flatten(2)
 
 
@@ -58,9 +66,9 @@ class GatheredAttention(nn.Module):
 
     @staticmethod
     def _attend(q: Tensor, rows: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
-        rows = rows.to(q.device)
+        # Read on the host, where it lies, before the device has it.
+        stop, rows = int(rows[-1]) + 1, rows.to(q.device)
         if mask is None:
-            stop = int(rows[-1]) + 1
             k, v = k[:stop], v[:stop]
             blocked = torch.arange(stop, device=q.device)[None, :] > rows[:, None]
             return sdpa_attention(q, k, v, blocked[None, None], dropout=dropout)
@@ -88,7 +96,7 @@ class _Ring(torch.autograd.Function):
     """Parts of attention around a ring; the backward goes round once more, and gradients of keys and values travel along."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, kv: Tensor, mask: Tensor | None, ring: Group) -> Tensor:
+    def forward(ctx: Any, q: Tensor, kv: Tensor, mask: Tensor | None, ring: Group, dropout: PositionDropout | None) -> Tensor:
         wide = torch.promote_types(q.dtype, torch.float32)
         whole = Part(
             torch.zeros(q.shape, dtype=wide, device=q.device),
@@ -97,7 +105,7 @@ class _Ring(torch.autograd.Function):
         passing = kv.contiguous()
         for step in range(ring.size):
             following, works = _shift(passing, ring, step < ring.size - 1)
-            rows, keys, rule = _meeting(q, passing, mask, ring, step)
+            rows, keys, rule = _meeting(q, passing, mask, ring, step, dropout)
             k, v = (_for_queries(x, q) for x in passing[..., keys, :])
             made = part(q[:, :, rows], k, v, **rule)
             merge_(Part(whole.out[:, :, rows], whole.log_sum[:, :, rows]), made)
@@ -105,21 +113,22 @@ class _Ring(torch.autograd.Function):
             passing = following
         out = whole.out.to(q.dtype)
         ctx.save_for_backward(q, kv, out, whole.log_sum, *([] if mask is None else [mask]))
-        ctx.ring = ring
+        ctx.ring, ctx.dropout = ring, dropout
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         q, kv, out, log_sum, *masks = ctx.saved_tensors
         ring: Group = ctx.ring
+        dropout: PositionDropout | None = ctx.dropout
         mask = masks[0] if masks else None
         wide = torch.promote_types(q.dtype, torch.float32)
         dq, passing = torch.zeros(q.shape, dtype=wide, device=q.device), kv.contiguous()
         d_passing = torch.zeros(kv.shape, dtype=wide, device=q.device)
         for step in range(ring.size):
             following, works = _shift(passing, ring, step < ring.size - 1)
-            rows, keys, rule = _meeting(q, passing, mask, ring, step)
+            rows, keys, rule = _meeting(q, passing, mask, ring, step, dropout)
             k, v = (_for_queries(x, q) for x in passing[..., keys, :])
             whole = Part(out[:, :, rows], log_sum[:, :, rows])
             part_dq, dk, dv = part_backward(d_out[:, :, rows], whole, q[:, :, rows], k, v, **rule)
@@ -130,23 +139,32 @@ class _Ring(torch.autograd.Function):
             passing = following
             d_passing, works = _shift(d_passing, ring, True)
             collectives.wait(works)
-        return dq.to(q.dtype), d_passing.to(kv.dtype), None, None
+        return dq.to(q.dtype), d_passing.to(kv.dtype), None, None, None
 
 
 def _shift(x: Tensor, ring: Group, goes_on: bool) -> tuple[Tensor, collectives.Works]:
     return collectives.start_ring_shift(x, ring) if goes_on else (x, [])
 
 
-def _meeting(q: Tensor, passing: Tensor, mask: Tensor | None, ring: Group, step: int) -> tuple[slice, slice, dict[str, Any]]:
-    """Return which queries meet which of the passing keys in a step, and what is blocked between them."""
-    every, owner, half = slice(None), (ring.index - step) % ring.size, q.shape[2] // 2
+def _meeting(
+    q: Tensor, passing: Tensor, mask: Tensor | None, ring: Group, step: int, dropout: PositionDropout | None
+) -> tuple[slice, slice, dict[str, Any]]:
+    """Return which queries meet which of the passing keys in a step, and what is blocked and dropped between them."""
+    owner, S = (ring.index - step) % ring.size, q.shape[2]
+    own, theirs = (positions(S * ring.size, ring.size, index).to(q.device) for index in (ring.index, owner))
+    rows = keys = slice(None)
+    rule: dict[str, Any] = {"blocked": None}
     if mask is not None:
-        rows, columns = (positions(mask.shape[-1], ring.size, index).to(q.device) for index in (ring.index, owner))
-        return every, every, {"blocked": mask.index_select(2, rows).index_select(3, columns)}
-    if owner == ring.index:
-        return every, every, {"blocked": None, "is_causal": True}
-    # Of an earlier rank the early half precedes all queries; the late half of the queries follows all of a later rank.
-    return (every, slice(half), {"blocked": None}) if owner < ring.index else (slice(half, None), every, {"blocked": None})
+        rule["blocked"] = mask.index_select(2, own).index_select(3, theirs)
+    elif owner == ring.index:
+        rule["is_causal"] = True
+    elif owner < ring.index:  # its early half precedes all queries, its late half none
+        keys = slice(S // 2)
+    else:  # only the late half of the queries follows its keys, and all of them
+        rows = slice(S // 2, None)
+    if dropout is not None:
+        rule["factors"] = dropout.factors(q, own[rows], theirs[keys])
+    return rows, keys, rule
 
 
 def _for_queries(x_BGKD: Tensor, q: Tensor) -> Tensor:

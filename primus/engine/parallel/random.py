@@ -39,6 +39,11 @@ class RandomStreams:
             self._states[name] = self._get()
             self._set(outside)
 
+    def number(self, name: str) -> int:
+        """Draw a whole number from a stream, for masks that are computed from one."""
+        with self.fork(name):
+            return int(torch.randint(2**62, ()))
+
     @contextmanager
     def replay(self, state: dict[str, Any]) -> Iterator[None]:
         """Draw in the body what the named streams drew from `state` on; afterwards they go on where they were."""

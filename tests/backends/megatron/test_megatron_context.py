@@ -32,7 +32,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"cp_comm_type": "a2a", "group_query_attention": True, "num_query_groups": 1},
         "num_query_groups 1 must be a multiple of tensor_model_parallel_size 1 x 2",
     ),
-    ("dropout", {"attention_dropout": 0.1}, "set attention_dropout: 0, or cp_comm_type: a2a or allgather"),
     ("scaling", {"apply_query_key_layer_scaling": True, "fp16": True}, "not implemented yet with context_parallel_size 2"),
 ]
 

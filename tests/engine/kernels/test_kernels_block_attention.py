@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from primus.engine.kernels.block_attention import Part, explicit_part, explicit_part_backward, merge_, part, part_backward
+from primus.engine.kernels.position_dropout import PositionDropout
 
 B, N, S, D = 2, 3, 8, 4
 
@@ -40,6 +41,22 @@ def test_parts_over_halves_of_the_keys_add_up(form) -> None:
     torch.testing.assert_close(sum(p[0] for p in parts), dq, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(torch.cat([p[1] for p in parts], 2), dk, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(torch.cat([p[2] for p in parts], 2), dv, rtol=1e-12, atol=1e-12)
+
+
+def test_dropped_parts_add_up_to_the_dropped_whole() -> None:
+    q, k, v, d_out = inputs()
+    mask, dropout = causal(), PositionDropout(seed=5, probability=0.4, length=S)
+    factors = dropout.factors(q, torch.arange(S), torch.arange(S))
+    q_, k_, v_ = (x.clone().requires_grad_() for x in (q, k, v))
+    out = (((q_ @ k_.mT) / D**0.5).masked_fill(mask, -torch.inf).softmax(-1) * factors) @ v_
+    expected = (out, *torch.autograd.grad(out, (q_, k_, v_), d_out))
+    whole, keys = Part(torch.zeros_like(q), torch.full((B, N, S), -torch.inf, dtype=q.dtype)), torch.arange(S).chunk(2)
+    parts = [(k[:, :, h], v[:, :, h], {"blocked": mask[None, None, :, h], "factors": factors[..., h]}) for h in keys]
+    for k_part, v_part, rule in parts:
+        merge_(whole, part(q, k_part, v_part, **rule))
+    dq, dk, dv = zip(*(part_backward(d_out, whole, q, k_part, v_part, **rule) for k_part, v_part, rule in parts), strict=True)
+    for ours, theirs in zip((whole.out, sum(dq), torch.cat(dk, 2), torch.cat(dv, 2)), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("is_causal", [False, True])

@@ -1,5 +1,7 @@
 """Attention over divided sequences equals attention over whole ones, whichever way the ranks reach one another."""
 
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,25 +11,33 @@ from torch import Tensor, nn
 
 from primus.engine.config import DistConfig, ParallelConfig
 from primus.engine.kernels.attention import sdpa_attention
+from primus.engine.model.attention import ExplicitAttention
 from primus.engine.model.context_attention import ExchangedAttention, GatheredAttention, RingAttention
 from primus.engine.parallel.context import own_slice
-from primus.engine.parallel.mesh import Mesh, build_mesh
+from primus.engine.parallel.mesh import Mesh, build_mesh, single_mesh
 from primus.engine.parallel.random import RandomStreams
 
 S, B, N, G, D = 16, 2, 8, 4, 4
 WAYS = ["p2p", "allgather", "a2a", "a2a+p2p"]
 
 
-def attention(way: str, mesh: Mesh) -> nn.Module:
+def attention(way: str, mesh: Mesh, dropout: float) -> nn.Module:
+    streams = RandomStreams(1, mesh.coordinates)
     if way == "p2p":
-        return RingAttention(mesh.cp)
+        return RingAttention(mesh.cp, streams, dropout=dropout)
     if way == "allgather":
-        return GatheredAttention(mesh.cp, RandomStreams(1, mesh.coordinates), dropout=0.0)
-    return (
-        ExchangedAttention(mesh.cp, sdpa_attention)
-        if way == "a2a"
-        else ExchangedAttention(mesh.cp_exchange, RingAttention(mesh.cp_ring))
-    )
+        return GatheredAttention(mesh.cp, streams, dropout=dropout)
+    if way == "a2a":
+        return ExchangedAttention(
+            mesh.cp, explicit(mesh, dropout, (mesh.cp.index, mesh.cp.size)) if dropout else sdpa_attention
+        )
+    share = mesh.cp_exchange.index, mesh.cp_exchange.size
+    return ExchangedAttention(mesh.cp_exchange, RingAttention(mesh.cp_ring, streams, dropout=dropout, share=share))
+
+
+def explicit(mesh: Mesh, dropout: float, share: tuple[int, int] = (0, 1)) -> ExplicitAttention:
+    place: Any = SimpleNamespace(streams=RandomStreams(1, mesh.coordinates))
+    return ExplicitAttention(place, dropout=dropout, softmax_in_fp32=False, share=share)
 
 
 def whole_inputs(dtype: torch.dtype) -> list[Tensor]:
@@ -50,12 +60,12 @@ def gradients(out: Tensor, inputs: list[Tensor], d_out: Tensor) -> list[Tensor]:
     return [out.detach(), *torch.autograd.grad(out, inputs, d_out)]
 
 
-def run(rank: int, way: str, size: int, masked: bool, dtype: torch.dtype) -> list[Tensor]:
+def run(rank: int, way: str, size: int, masked: bool, dtype: torch.dtype, dropout: float) -> list[Tensor]:
     parallel = ParallelConfig(context_parallel_size=size, hierarchical_context_parallel_sizes=(2, size // 2))
     mesh = build_mesh(parallel, DistConfig(backend="gloo"), torch.device("cpu"))
     *inputs, d_out = (own_slice(x, size, rank, 0).contiguous() for x in whole_inputs(dtype))
     inputs = [x.requires_grad_() for x in inputs]
-    out = attention(way, mesh)(*inputs, documents_mask() if masked else None)
+    out = attention(way, mesh, dropout)(*inputs, documents_mask() if masked else None)
     return gradients(out, inputs, d_out)
 
 
@@ -71,11 +81,26 @@ def test_half_precision_stays_close(way: str) -> None:
     check(way, 4, False, torch.bfloat16, 4e-2)
 
 
-def check(way: str, size: int, masked: bool, dtype: torch.dtype, tolerance: float) -> None:
+@pytest.mark.parametrize("masked", [False, True], ids=["causal", "documents"])
+@pytest.mark.parametrize(("way", "size"), [("p2p", 2), ("p2p", 4), ("a2a", 2), ("a2a+p2p", 4)])
+def test_dropout_drops_what_it_drops_of_the_whole_sequence(way: str, size: int, masked: bool) -> None:
+    whole = explicit(single_mesh(), 0.4)
+    check(way, size, masked, torch.float64, 1e-12, whole, dropout=0.4)
+
+
+def check(
+    way: str,
+    size: int,
+    masked: bool,
+    dtype: torch.dtype,
+    tolerance: float,
+    whole_attention: Callable[..., Tensor] = sdpa_attention,
+    dropout: float = 0.0,
+) -> None:
     *inputs, d_out = whole_inputs(dtype)
     inputs = [x.requires_grad_() for x in inputs]
-    expected = gradients(sdpa_attention(*inputs, documents_mask() if masked else None), inputs, d_out)
-    results: list[list[Any]] = run_ranks(run, size, way, size, masked, dtype)
+    expected = gradients(whole_attention(*inputs, documents_mask() if masked else None), inputs, d_out)
+    results: list[list[Any]] = run_ranks(run, size, way, size, masked, dtype, dropout)
     for rank, parts in enumerate(results):
         for part, whole in zip(parts, expected, strict=True):
             torch.testing.assert_close(part, own_slice(whole, size, rank, 0), rtol=tolerance, atol=tolerance)

@@ -57,7 +57,8 @@ ROWS = section(
     live("hidden_dropout", "float", "model.hidden_dropout", minimum=0, maximum=1,
          doc="Dropout on the embedding and in front of both residual additions of a layer."),
     live("attention_dropout", "float", "model.attention.attention_dropout", minimum=0, maximum=1,
-         doc="Dropout on the attention probabilities."),
+         doc="Dropout on the attention probabilities. Unfused attention and rings of context parallelism draw by position, "
+             "fused kernels their own masks."),
     live("fp32_residual_connection", "bool", "model.fp32_residual_connection",
          doc="Keep the residual stream in fp32 in a `bf16` or `fp16` model."),
     live("apply_residual_connection_post_layernorm", "bool", "model.residual_post_layernorm",
@@ -108,6 +109,7 @@ ROWS = section(
           doc="Use Transformer Engine's activation kernels."),
     inert("gradient_accumulation_fusion", "bool", "performance hint; weight gradients always take the direct way",
          doc="Add weight gradients straight into the main gradient instead of by way of a second tensor."),
-    pending("delay_wgrad_compute", "bool", "Deferred weight gradients are",
-            doc="Compute weight gradients later than input gradients. Needs `overlap_moe_expert_parallel_comm`."),
+    live("delay_wgrad_compute", "bool", "model.pipeline.delay_weight_gradients",
+         doc="Pipelines with whole backwards: a stage passes the input gradient on before it computes weight gradients, which "
+             "takes a third off the bubble and costs no memory."),
 )

@@ -75,11 +75,6 @@ def context_attention_is_plain(p: Params) -> Problems:
     """What the divided attention does not know."""
     if p[_RANKS] == 1:
         return
-    if p["attention_dropout"] and {"p2p", "a2a+p2p"} & set(communication(p)):
-        yield (
-            f"{p.where('attention_dropout')} is not implemented yet with {p.where(_WAY)}: "
-            "set attention_dropout: 0, or cp_comm_type: a2a or allgather."
-        )
     if p["apply_query_key_layer_scaling"]:
         yield f"{p.where('apply_query_key_layer_scaling')} is not implemented yet with {p.where(_RANKS)}: set it to false."
 
