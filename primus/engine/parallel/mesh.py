@@ -84,7 +84,8 @@ def build_mesh(
     """Join the launcher's world and make this rank's groups.
 
     `agreed` holds texts that must be the same on all ranks, by what they are. They are compared before groups are made: ranks
-    with different layouts would wait for one another in vain. ConfigError on every rank names those that differ.
+    with different layouts would wait for one another in vain. ConfigError on every rank names those that differ, and shows
+    texts of one line.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     layout = Layout.of(parallel, world_size)
@@ -193,8 +194,16 @@ class _Groups:
 
 def _check_agreed(texts: Mapping[str, str]) -> None:
     ranks: list[dict[str, str]] = [{} for _ in range(dist.get_world_size())]
-    dist.all_gather_object(ranks, {what: hashlib.sha256(text.encode()).hexdigest() for what, text in texts.items()})
+    dist.all_gather_object(ranks, {what: _in_short(text) for what, text in texts.items()})
     for what in texts:
-        others = [str(rank) for rank, digests in enumerate(ranks) if digests[what] != ranks[0][what]]
+        others = [rank for rank, shorts in enumerate(ranks) if shorts[what] != ranks[0][what]]
         if others:
-            raise ConfigError(f"rank(s) {', '.join(others)} of {len(ranks)} have another {what} than rank 0")
+            named = f"rank(s) {', '.join(map(str, others))} of {len(ranks)} have another {what} than rank 0"
+            is_shown = "\n" not in texts[what]
+            shown = f": {ranks[others[0]][what]} on rank {others[0]}, {ranks[0][what]} on rank 0" if is_shown else ""
+            raise ConfigError(named + shown)
+
+
+def _in_short(text: str) -> str:
+    """Return a text of one line as it is, a longer one as a hash."""
+    return hashlib.sha256(text.encode()).hexdigest() if "\n" in text else text

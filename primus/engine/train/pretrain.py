@@ -59,7 +59,7 @@ def pretrain(config: ConfigContainer, *, process_start: float) -> None:
         be_deterministic()
     agreed = {
         "configuration (start all from one file with the same overrides)": serialize.dump(config),
-        "checkpoint to start from (all must see the same folders)": str(start.folder if start else None),
+        "checkpoint to start from (all must see the same folders)": str(start.folder) if start else "none",
     }
     mesh = build_mesh(config.model.parallel, config.dist, choose_device(), agreed=agreed)
     try:

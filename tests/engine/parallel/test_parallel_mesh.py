@@ -66,14 +66,16 @@ def disagree(rank: int, by_layout: bool) -> tuple[str, float]:
     started = time.monotonic()
     layout = Layout(world_size=4, tensor=2 if by_layout and rank == 2 else 1)
     with pytest.raises(ConfigError) as caught:
-        mesh_of(layout, agreed=f"config {layout}" if by_layout else f"config {rank == 2}")
+        mesh_of(layout, agreed=f"config\n{layout}" if by_layout else f"config {rank == 2}")
     return str(caught.value), time.monotonic() - started
 
 
 @pytest.mark.parametrize("by_layout", [False, True])
 def test_a_rank_started_with_another_configuration_is_named_on_all_ranks_at_once(by_layout: bool) -> None:
+    """A configuration of one line is shown as well."""
     for message, seconds in run_ranks(disagree, 4, by_layout):
-        assert message.startswith("rank(s) 2 of 4 have another configuration than rank 0")
+        shown = "" if by_layout else ": config True on rank 2, config False on rank 0"
+        assert message == f"rank(s) 2 of 4 have another configuration than rank 0{shown}"
         assert seconds < 10
 
 

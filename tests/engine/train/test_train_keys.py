@@ -183,9 +183,12 @@ def _fails_with_a_flipped_weight(rank: int, container: ConfigContainer) -> str:
 
 def test_ranks_that_see_other_checkpoints_are_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(tmp_path, "run", {"save": "ckpt", "save_interval": 3})
-    container = build_container(tmp_path, "run", 2, {"load": str(tmp_path / "g" / "u" / "run" / "ckpt")})
+    folder = tmp_path / "g" / "u" / "run" / "ckpt"
+    container = build_container(tmp_path, "run", 2, {"load": str(folder)})
     messages = run_ranks(_fails_without_the_first_checkpoint, 2, container)
     assert all("rank(s) 1 of 2 have another checkpoint to start from" in message for message in messages), messages
+    shown = f"than rank 0: {folder}/iter_0000003 on rank 1, {folder}/iter_0000006 on rank 0"
+    assert all(shown in message for message in messages), messages
 
 
 def _fails_without_the_first_checkpoint(rank: int, container: ConfigContainer) -> str:
