@@ -8,5 +8,7 @@
 - `sharding.py`: the division a parameter declares, and rectangles of global tensors
 - `data.py`: flat gradient buffers, buckets, shards of the distributed optimizer
 - `slot.py`: where one parameter's gradient is gathered
+- `deferred.py`: products that it gets later
+- `context.py`: who holds which pieces of a sequence
 - `random.py`: random streams
 """

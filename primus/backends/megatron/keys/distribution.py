@@ -14,7 +14,9 @@ _SHARP = "SHARP reduces inside InfiniBand switches through NCCL's own settings; 
 ROWS = section(
     "5.1",
     live("overlap_p2p_comm", "bool", "model.pipeline.communication_method",
-            doc="Interleaved pipelines: post transfers one step ahead so that they hide behind compute."),
+            doc="Pipelines of every schedule: ask for the next message between stages while the present one is worked on, so "
+                "that it hides behind compute; false: when it is needed. Under `patch_primus_pipeline` `communication_method` "
+                "counts."),
     live("distributed_backend", "str", "dist.backend", choices=("nccl", "gloo"),
          doc="Library of the collectives. A run on CPUs always uses gloo and says so."),
     live("distributed_timeout_minutes", "float", "dist.timeout_minutes", above=0,

@@ -16,7 +16,8 @@ ROWS = section(
     live("pp_algorithm", "str", "model.pipeline.algorithm", choices=_ALGORITHMS,
             doc="Name of the pipeline schedule; the interleaved one needs several chunks a stage."),
     live("communication_method", "str", "model.pipeline.communication_method", choices=("async_p2p", "batch_p2p"),
-            doc="Wait for a transfer where its tensor is needed, or at once for a batch of them."),
+            doc="Ask for the next message between stages while the present one is worked on, or each when it is needed. Counts "
+                "under `patch_primus_pipeline`; otherwise `overlap_p2p_comm` does."),
     pending("offload", "bool", _PIPELINE,
             doc="V schedules: keep tensors of the first chunk in host memory until its backward."),
     pending("offload_ops", "str", _PIPELINE,
