@@ -246,6 +246,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("pending-none", {**ZERO, "zero_bubble_max_pending_backward": 0}, "must be auto, or a number of microbatches"),
     ("timers", {**ZERO, "zero_bubble_pipeline_timers_end_iter": 5}, "lies before zero_bubble_pipeline_timers_start_iter 100"),
     ("knock", {"pre_communication_optimization": True, "overlap_p2p_comm": False}, "needs overlap_p2p_comm: true"),
+    (
+        "knock-by-name",
+        {**PRIMUS, "pre_communication_optimization": True, "communication_method": "batch_p2p"},
+        "needs communication_method: async_p2p",
+    ),
     ("whole-v-split", {**ZERO, "enable_1f1b_v": True}, "keeps backwards whole, but enable_zero_bubble true"),
     (
         "whole-v-zero-v",

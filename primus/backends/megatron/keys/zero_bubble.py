@@ -17,7 +17,8 @@ ROWS = section(
     inert("enable_zb_runtime", "bool", "one runtime runs every schedule; patch_zero_bubble decides, upstream too",
             doc="Run the schedules of this section in one runtime; `patch_zero_bubble` decides alone."),
     live("pre_communication_optimization", "bool", "model.pipeline.pre_communication",
-            doc="Send one element ahead of each transfer to wake the link. Needs `overlap_p2p_comm`."),
+            doc="Send one element ahead of each transfer to wake the link. Needs `overlap_p2p_comm`, or `async_p2p` as "
+                "`communication_method` where that counts."),
     live("zero_bubble_pipeline_timers_start_iter", "int", "model.pipeline.timed_steps", minimum=0,
             doc="First iteration in which the automatic scheduler times forward, backward and weight gradient."),
     live("zero_bubble_pipeline_timers_end_iter", "int", "model.pipeline.timed_steps", minimum=0,

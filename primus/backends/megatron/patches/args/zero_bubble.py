@@ -1,6 +1,7 @@
 """The zero-bubble section: `patch_zero_bubble` lets its keys choose the schedule, and time it."""
 
 from primus.backends.megatron.params import Params, Problems, Rule
+from primus.core.keys import show_value
 
 __all__ = ["RULES", "folded", "initial_memory", "max_pending", "num_slices", "schedule", "timed_steps"]
 
@@ -77,8 +78,9 @@ def timing_has_an_end(p: Params) -> Problems:
 
 def knocking_needs_messages_under_way(p: Params) -> Problems:
     """An element ahead of a message that is waited for at once wakes nothing."""
-    if p["pre_communication_optimization"] and p["pipeline_model_parallel_size"] > 1 and not p["overlap_p2p_comm"]:
-        yield f"{p.where('pre_communication_optimization')} needs overlap_p2p_comm: true (it is {p.where('overlap_p2p_comm')})."
+    key, value = ("communication_method", "async_p2p") if p["patch_primus_pipeline"] else ("overlap_p2p_comm", True)
+    if p["pre_communication_optimization"] and p["pipeline_model_parallel_size"] > 1 and p[key] != value:
+        yield f"{p.where('pre_communication_optimization')} needs {key}: {show_value(value)} (it is {p.where(key)})."
 
 
 def slices_need_a_pipeline(p: Params) -> Problems:
