@@ -23,6 +23,8 @@ MasterAddr = Annotated[str | None, typer.Option(metavar="HOST", help="Host of ma
 MasterPort = Annotated[int | None, typer.Option(metavar="PORT", help="Port on machine 0; by default 29500.")]
 RdzvEndpoint = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where machines without numbers meet.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Resolve, check and print the plan; start and write nothing.")]
+WorldSize = Annotated[int | None, typer.Option(metavar="N", help="With --dry-run: plan for N ranks, and rehearse one of them.")]
+Rank = Annotated[int | None, typer.Option(metavar="R", help="With --dry-run: the rank to rehearse; by default 0.")]
 
 
 @app.command(context_settings=TAKES_WORDS, epilog=_WORDS_HELP)
@@ -36,6 +38,8 @@ def pretrain(
     master_port: MasterPort = None,
     rdzv_endpoint: RdzvEndpoint = None,
     dry_run: DryRun = False,
+    world_size: WorldSize = None,
+    rank: Rank = None,
 ) -> None:
     """Pretrain the model of an experiment."""
     options = LaunchOptions(
@@ -46,9 +50,9 @@ def pretrain(
         master_port=master_port,
         rdzv_endpoint=rdzv_endpoint,
     )
-    from primus.cli.pretrain import run_pretrain
+    from primus.cli.pretrain import Look, run_pretrain
 
-    run_pretrain(_only(config), context.args, options, dry_run=dry_run)
+    run_pretrain(_only(config), context.args, options, Look(dry_run=dry_run, world_size=world_size, rank=rank))
 
 
 @app.command(context_settings=TAKES_WORDS)

@@ -46,6 +46,8 @@ class Place:
     ranks: tuple[int, ...]
     layers: tuple[range, ...]
     """Of each model chunk."""
+    has_embedding: bool
+    has_output: bool
     parameters: int
     """On each rank."""
     memory: Memory
@@ -128,6 +130,8 @@ def _place(config: ConfigContainer, layout: Layout, number: int, stages: list[_S
         number=number,
         ranks=tuple(rank for rank in range(layout.world_size) if layout.coordinates(rank).pp == number),
         layers=tuple(stage.layers for stage in stages),
+        has_embedding=any(stage.is_first for stage in stages),
+        has_output=any(stage.is_last for stage in stages),
         parameters=parameters,
         memory=Memory(
             weights=parameters * _BYTES[config.mixed_precision.params_dtype],

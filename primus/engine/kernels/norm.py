@@ -13,17 +13,22 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-__all__ = ["l2_norm", "layer_norm", "rms_norm", "rms_norm_reference"]
+__all__ = ["frugal_rms_norm", "l2_norm", "layer_norm", "rms_norm", "rms_norm_reference"]
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
     """Return the RMSNorm of `x`; on the CPU in few passes over memory, elsewhere by the library's kernel."""
     wide = torch.promote_types(x.dtype, torch.float32)
     if x.device.type == "cpu":
-        out: Tensor = _RMSNorm.apply(x, weight, eps, offset)
-        return out
+        return frugal_rms_norm(x, weight, eps, offset)
     normed: Tensor = F.rms_norm(x.to(wide), weight.shape, weight.to(wide) + offset, eps).to(weight.dtype)
     return normed
+
+
+def frugal_rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
+    """Return the RMSNorm of `x` in few passes over memory; the backward needs `x` and one scale a row."""
+    out: Tensor = _RMSNorm.apply(x, weight, eps, offset)
+    return out
 
 
 def rms_norm_reference(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:

@@ -37,7 +37,7 @@ class UpdateRule(Protocol):
 
 def has_fused_form(tensor: Tensor) -> bool:
     """Return whether torch has one-pass updates for this device and dtype."""
-    return tensor.device.type in ("cpu", "cuda") and tensor.dtype in (torch.float32, torch.float64)
+    return tensor.device.type in ("cpu", "cuda", "meta") and tensor.dtype in (torch.float32, torch.float64)
 
 
 def fused_divisor(grads: Sequence[Tensor], divisor: float) -> Tensor | None:
