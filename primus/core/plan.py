@@ -110,7 +110,8 @@ def _places(config: ConfigContainer, layout: Layout, microbatches: int) -> tuple
     layers = pipeline.stage_layers(config.model.num_layers, size)
     is_apart = config.model.tie_embeddings and size > 1 and pipeline.placement != "fold"
     stages = [_Stage(ls, g == 0, g == len(layers) - 1, is_apart and g > 0) for g, ls in enumerate(layers)]
-    rows = schedule_of(pipeline, size, microbatches).rows
+    # Of an accelerator that nobody has seen yet.
+    rows = schedule_of(pipeline.with_copy_time(config.model.hidden_size, config.model.seq_length), size, microbatches).rows
     return tuple(
         _place(
             config,
@@ -169,10 +170,16 @@ def _state_bytes(config: ConfigContainer) -> int:
 def _activation_bytes(config: ConfigContainer, stages: list[_Stage], row: Row) -> int:
     """Return the most that forward passes keep for their backward at any moment of a step."""
     kept, replayed = zip(*(_microbatch_bytes(config, stage) for stage in stages), strict=True)
+    moved = [_attention_bytes(config, stage) for stage in stages] if config.model.pipeline.offload.tensors == "attn" else kept
+    postponed = [_postponed_bytes(config, stage) for stage in stages]
+    limit = config.model.pipeline.output_gradient_limit * config.model.pipeline.num_slices or len(row)
     releases = "W" if any(op.kind == "W" for op in row) else "B"
-    alive, peak = 0, 0
+    alive, peak, count = 0, 0, 0
     for op in row:
         alive += kept[op.chunk] * ((op.kind == "F") - (op.kind == releases))
+        alive += moved[op.chunk] * ((op.kind == "R") - (op.kind == "O"))
+        if op.kind == "B" and postponed[op.chunk] and count < limit:
+            alive, count = alive + postponed[op.chunk], count + 1
         peak = max(peak, alive)
     return int(peak + max(replayed))
 
@@ -182,15 +189,12 @@ def _microbatch_bytes(config: ConfigContainer, stage: _Stage) -> tuple[int, int]
     model, attention = config.model, config.model.attention
     ranks = model.parallel.tensor_model_parallel_size
     slices = model.pipeline.num_slices
-    tokens = config.train.micro_batch_size * model.seq_length // (model.parallel.context_parallel_size * slices)
-    q, kv = (heads * attention.kv_channels for heads in (attention.num_attention_heads, attention.num_query_groups))
+    tokens, kv = _tokens(config), attention.num_query_groups * attention.kv_channels
     gate_and_up = model.ffn_hidden_size * (2 if model.activation in GATED_ACTIVATIONS else 1)
     # Inputs of two norms and two matrices; queries, keys, values, the heads' output; both sides of the activation.
     whole = 4 * model.hidden_size // (ranks if model.parallel.sequence_parallel else 1)
     # A slice keeps keys and values of those before it, too: on average of half of them.
-    divided = (2 * q + 2 * kv + kv * (slices - 1) + gate_and_up + model.ffn_hidden_size) // ranks
-    if attention.backend in ("unfused", "local") and model.recompute.granularity != "selective":
-        divided += 2 * attention.num_attention_heads * model.seq_length // ranks
+    divided = (_attention_width(model) + kv * (slices - 1) + gate_and_up + model.ffn_hidden_size) // ranks
     width = _BYTES[config.mixed_precision.params_dtype]
     is_divided = model.parallel.sequence_parallel or model.recompute.distribute_saved_activations
     an_input = model.hidden_size // (ranks if is_divided else 1)
@@ -203,6 +207,39 @@ def _microbatch_bytes(config: ConfigContainer, stage: _Stage) -> tuple[int, int]
         # The logits and their softmax in fp32.
         a_token += padded_vocab_size(model) // ranks * (width + max(4, width))
     return tokens * a_token, tokens * replayed
+
+
+def _postponed_bytes(config: ConfigContainer, stage: _Stage) -> int:
+    """Return what a microbatch, or a slice of it, leaves behind for the output layer's weight gradient at the step's end."""
+    model = config.model
+    if not (stage.is_last and model.pipeline.postpone_output_gradient):
+        return 0
+    tokens = config.train.micro_batch_size * model.seq_length // model.parallel.context_parallel_size
+    features = padded_vocab_size(model) // model.parallel.tensor_model_parallel_size + model.hidden_size
+    return tokens // model.pipeline.num_slices * features * _BYTES[config.mixed_precision.params_dtype]
+
+
+def _attention_bytes(config: ConfigContainer, stage: _Stage) -> int:
+    """Return what core attention keeps of one microbatch, its output included."""
+    model = config.model
+    layers = sum(len(run.layers) for run in stretches(model.recompute, stage.layers) if not run.is_recomputed)
+    width = _BYTES[config.mixed_precision.params_dtype]
+    return _tokens(config) * layers * (_attention_width(model) // model.parallel.tensor_model_parallel_size) * width
+
+
+def _attention_width(model: ModelConfig) -> int:
+    """Return how many numbers that is for a token, over all tensor-parallel ranks: q, k, v, the output, and explicit scores."""
+    attention = model.attention
+    width = 2 * (attention.num_attention_heads + attention.num_query_groups) * attention.kv_channels
+    if attention.backend in ("unfused", "local") and model.recompute.granularity != "selective":
+        width += 2 * attention.num_attention_heads * model.seq_length
+    return width
+
+
+def _tokens(config: ConfigContainer) -> int:
+    """Return the tokens of a microbatch, or of a slice of it, on one rank."""
+    parts = config.model.parallel.context_parallel_size * config.model.pipeline.num_slices
+    return config.train.micro_batch_size * config.model.seq_length // parts
 
 
 def _num_checkpoints(config: ConfigContainer) -> int:

@@ -13,7 +13,8 @@ from primus.backends.megatron.patches.args.context import communication
 from primus.backends.megatron.patches.args.duration import counts_samples
 from primus.backends.megatron.patches.args.fsdp import is_fsdp, shards
 from primus.backends.megatron.patches.args.logging import tensorboard_folder
-from primus.backends.megatron.patches.args.pipeline import num_chunks
+from primus.backends.megatron.patches.args.offload import named
+from primus.backends.megatron.patches.args.pipeline import num_chunks, splits_backward
 from primus.backends.megatron.patches.args.positions import position_type
 from primus.backends.megatron.patches.args.precision import loss_scale, params_dtype
 from primus.backends.megatron.patches.args.schedule import warmup_samples
@@ -86,6 +87,13 @@ def _has_one_chunk(p: Params) -> str | None:
     return p.where("num_virtual_stages_per_pipeline_rank") if num_chunks(p) == 1 else None
 
 
+def _has_weight_gradients_apart(p: Params) -> str | None:
+    """The schedule places them."""
+    return (
+        p.where("patch_primus_pipeline" if p["patch_primus_pipeline"] else "patch_zero_bubble") if splits_backward(p) else None
+    )
+
+
 def _without_context(p: Params) -> str | None:
     return p.where("context_parallel_size") if p["context_parallel_size"] == 1 else None
 
@@ -111,9 +119,21 @@ def _keeps_whole_weights(p: Params) -> str | None:
     return _without_fsdp(p) or (None if shards(p, "optim_grads_params") else p.where("data_parallel_sharding_strategy"))
 
 
-def _buckets_follow_layers(p: Params) -> str | None:
-    """Sharded gradients are reduced by layer."""
+def _reduces_each_microbatch(p: Params) -> str | None:
+    """Sharded gradients are reduced by layer, in every microbatch."""
     return None if _keeps_whole_gradients(p) else p.where("data_parallel_sharding_strategy")
+
+
+def _gathers_by_layer(p: Params) -> str | None:
+    """Sharded weights are gathered while their layer runs."""
+    return None if _keeps_whole_weights(p) else p.where("data_parallel_sharding_strategy")
+
+
+def _has_two_chunks(p: Params) -> str | None:
+    """The first two are gathered at once."""
+    if num_chunks(p) > 2:
+        return None
+    return p.where("num_virtual_stages_per_pipeline_rank") if p["pipeline_model_parallel_size"] > 1 else _without_pipeline(p)
 
 
 def _without_checkpoint(p: Params) -> str | None:
@@ -233,6 +253,20 @@ def _cuts_sequences(p: Params) -> str | None:
     return p.where("num_seq_splits") if p["num_seq_splits"] > 1 else None
 
 
+def _meets_in_every_step(p: Params) -> str | None:
+    """Where ranks come together after each iteration, stages have waited for the norm."""
+    return next((p.where(key) for key in ("exit_signal_handler", "exit_duration_in_mins", "dump_pp_data") if p[key]), None)
+
+
+def _names_nothing(p: Params) -> str | None:
+    return None if named(p) else p.where("offload_ops")
+
+
+def _recomputes_all(p: Params) -> str | None:
+    """What is computed again is not kept."""
+    return p.where("recompute_method") if p["recompute_granularity"] == "full" and p["recompute_method"] == "uniform" else None
+
+
 _TIMED = _first(
     _without("patch_zero_bubble"), _under("zero_bubble_v_schedule"), _without("enable_zero_bubble"), _cuts_sequences
 )
@@ -273,7 +307,9 @@ _OPTIMIZATION = (
     Idle(("use_checkpoint_opt_param_scheduler",), _without_resume),
 )
 _RANKS = (
-    Idle(("ddp_num_buckets", "ddp_bucket_size"), _first(_buckets_follow_layers, _without("overlap_grad_reduce"))),
+    Idle(("ddp_num_buckets", "ddp_bucket_size"), _first(_reduces_each_microbatch, _without("overlap_grad_reduce"))),
+    Idle(("align_grad_reduce",), _first(_without_pipeline, _without("overlap_grad_reduce"), _reduces_each_microbatch)),
+    Idle(("align_param_gather",), _first(_has_two_chunks, _without("overlap_param_gather"), _gathers_by_layer)),
     Idle(("use_megatron_fsdp", "use_custom_fsdp"), _shards_nothing),
     Idle(("data_parallel_sharding_strategy",), _without_fsdp),
     Idle(("gradient_reduce_div_fusion",), _first(_keeps_whole_gradients, _under("ddp_average_in_collective"))),
@@ -295,14 +331,22 @@ _RANKS = (
     Idle(("nccl_communicator_config_path", "high_priority_stream_groups"), _under("distributed_backend", "gloo")),
 )
 _SCHEDULES = (
+    Idle(("delay_wgrad_compute",), _first(_without_pipeline, _has_weight_gradients_apart)),
+    Idle(("wgrad_deferral_limit",), _without("defer_embedding_wgrad_compute")),
     Idle(("pre_communication_optimization", "pp_warmup", "dump_pp_data"), _without_pipeline),
     Idle(("scatter_gather_tensors_in_pipeline",), _first(_without_pipeline, _keeps_whole_messages)),
     Idle(("zero_bubble_v_schedule", "enable_1f1b_v"), _without("patch_zero_bubble")),
     Idle(("interleave_group_size",), _UNGROUPED),
     Idle(("enable_zero_bubble",), _first(_without("patch_zero_bubble"), _under("zero_bubble_v_schedule"), _cuts_sequences)),
+    Idle(("enable_optimizer_post_validation",), _meets_in_every_step),
+    Idle(("enable_exactly_numeric_match",), _first(_without("enable_optimizer_post_validation"), _meets_in_every_step)),
     Idle(("zero_bubble_v_schedule_mem_setup",), _first(_without("patch_zero_bubble"), _without("zero_bubble_v_schedule"))),
     Idle(("zero_bubble_pipeline_timers_start_iter", "zero_bubble_pipeline_timers_end_iter"), _TIMED),
     Idle(("zero_bubble_max_pending_backward",), _TIMED),
+    Idle(("offload",), _first(_names_nothing, _recomputes_all)),
+    Idle(("offload_ops",), _without("offload")),
+    Idle(("offload_chunk_num", "auto_offload_time", "offload_overlap_sr"), _without("cpu_offload")),
+    Idle(("offload_time",), _first(_without("cpu_offload"), _under("auto_offload_time"))),
     Idle(
         ("zero_bubble_adaptive_memory_limit_percentile",), _first(_TIMED, _unless("zero_bubble_max_pending_backward", "auto"))
     ),

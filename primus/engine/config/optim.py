@@ -38,6 +38,10 @@ class OptimizerConfig:
     """Count exact zeros in the gradient each iteration."""
     log_params_norm: bool = False
     """L2 norm of the main parameters each iteration."""
+    post_validation: bool = False
+    """Stages update before the norm over all of them is known, and take back what it refuses."""
+    exact_rollback: bool = True
+    """Take back by a copy of weights and state; False: by the inverse of the update, to rounding."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +84,12 @@ class DDPConfig:
     """Reduce each bucket as soon as its gradients are complete."""
     overlap_param_gather: bool = False
     """Gather updated parameters bucket by bucket while the next forward runs."""
+    align_grad_reduce: bool = True
+    """Pipelines: overlapped reductions of a chunk begin on all stages at about the same time."""
+    align_param_gather: bool = True
+    """Pipelines of several chunks: overlapped gathers of a chunk begin on all stages at about the same time."""
+    overlap_param_gather_with_optimizer_step: bool = False
+    """Pipelines of several chunks: gather the first one while the optimizer updates the others."""
     use_megatron_fsdp: bool = False
     """Shard what `data_parallel_sharding_strategy` names."""
     data_parallel_sharding_strategy: ShardingStrategy = "no_shard"

@@ -34,6 +34,9 @@ class UpdateRule(Protocol):
     def update_(self, params: Sequence[Tensor], grads: Sequence[Tensor], states: Sequence[Sequence[Tensor]], h: Hyper) -> None:
         """Update parameters and state in place. `states` holds one sequence a state name; gradients may come back divided."""
 
+    def undo_(self, params: Sequence[Tensor], grads: Sequence[Tensor], states: Sequence[Sequence[Tensor]], h: Hyper) -> None:
+        """Take an update back in place, to rounding: the arguments are those of `update_`, with the gradients it was given."""
+
 
 def has_fused_form(tensor: Tensor) -> bool:
     """Return whether torch has one-pass updates for this device and dtype."""

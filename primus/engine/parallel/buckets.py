@@ -51,6 +51,8 @@ class Segment:
 class OwnedRange:
     """A contiguous stretch of weights and gradients that this rank updates."""
 
+    chunk: int
+    """Model chunk of the parameters."""
     model: Tensor
     grad: Tensor
     segments: tuple[Segment, ...]
@@ -64,6 +66,7 @@ class Place:
     param: nn.Parameter
     rank: int
     """In order of registration."""
+    chunk: int
     unit: int | None
     offset: int = 0
     """Within its bucket."""
@@ -83,6 +86,8 @@ class Bucket:
     places: tuple[Place, ...]
     numel: int
     """With padding."""
+    chunk: int
+    """Model chunk of its parameters; the first of those that share one."""
     model: Tensor
     """Weights, flat."""
     grad: Tensor
@@ -118,16 +123,19 @@ def lay_out(
     unit_of = {
         param: number for number, unit in reversed(list(enumerate(units))) for m in unit.modules for param in m.parameters()
     }
+    chunk_of = {param: number for number, chunk in reversed(list(enumerate(chunks))) for param in chunk.parameters()}
     by_dtype: defaultdict[torch.dtype, list[Place]] = defaultdict(list)
     for rank, (name, param) in enumerate(global_parameters(chunks)):
         if param.requires_grad:
-            by_dtype[param.dtype].append(Place(name, param, rank, unit_of.get(param)))
+            by_dtype[param.dtype].append(Place(name, param, rank, chunk_of[param], unit_of.get(param)))
     cut = _at_units if by_unit else _at_size
     groups = [group for places in by_dtype.values() for group in cut(list(reversed(places)), config, ranks)]
     groups.sort(key=lambda group: -min(place.rank for place in group))
-    nothing = torch.empty(0)
-    step = _bucket_unit(config, shards)
-    return [Bucket(number, tuple(group), _stack(group, step), nothing, nothing) for number, group in enumerate(groups)]
+    nothing, step = torch.empty(0), _bucket_unit(config, shards)
+    return [
+        Bucket(number, tuple(group), _stack(group, step), group[0].chunk, model=nothing, grad=nothing)
+        for number, group in enumerate(groups)
+    ]
 
 
 def owned_range(bucket: Bucket, model: Tensor, grad: Tensor, index: int) -> OwnedRange:
@@ -139,7 +147,7 @@ def owned_range(bucket: Bucket, model: Tensor, grad: Tensor, index: int) -> Owne
         start, stop = max(place.offset, first), min(place.stop, first + size)
         if start < stop:
             segments.append(Segment(place.name, place.param, start - first, start - place.offset, stop - start))
-    return OwnedRange(model, grad, tuple(segments))
+    return OwnedRange(bucket.chunk, model, grad, tuple(segments))
 
 
 def is_tied(param: nn.Parameter) -> bool:
@@ -185,7 +193,8 @@ def _at_size(places: Sequence[Place], config: DDPConfig, ranks: int) -> Iterator
 def _cut(places: Sequence[Place], ends: Callable[[list[Place], Place], bool]) -> Iterator[list[Place]]:
     group = [places[0]]
     for last, following in pairwise(places):
-        if ends(group, following) or is_tied(last.param) or is_tied(following.param):
+        is_apart = is_tied(last.param) or is_tied(following.param) or last.chunk != following.chunk
+        if is_apart or ends(group, following):
             yield group
             group = []
         group.append(following)

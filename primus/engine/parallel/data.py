@@ -4,7 +4,7 @@ How much of it a rank holds for good is configuration: everything, a shard of th
 (ZeRO 2), or of the weights as well (ZeRO 3). Who computes and who updates does not see the difference.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from primus.engine.config import DDPConfig
 from primus.engine.parallel.buckets import Bucket, Fill, OwnedRange, Unit, is_tied, lay_out, owned_range
 from primus.engine.parallel.collectives import all_reduce_
-from primus.engine.parallel.deferred import DeferredProducts
+from primus.engine.parallel.deferred import DeferredProducts, PostponedProducts
 from primus.engine.parallel.gradients import Reduction, ShardedGradients, Watcher, WholeGradients
 from primus.engine.parallel.mesh import Group, Mesh
 from primus.engine.parallel.sharding import Shards, flat_range_shards, global_parameters, join, sharding_of, weight_shards
@@ -47,13 +47,14 @@ class GradientBuffers:
         """Ranks that share the optimizer state; a group of one without the distributed optimizer."""
         divides = self.shard_group.size > 1
         self._deferred = DeferredProducts()
+        self._postponed: list[PostponedProducts] = []
         self._gradients = self._gather_gradients(config, per_token, is_sharded=divides and config.shards_gradients)
         self._weights: WholeWeights | ShardedWeights = (
             ShardedWeights(
                 self.shard_group, overlaps=config.overlap_param_gather, ahead=config.suggested_communication_unit_size
             )
             if divides and config.shards_weights
-            else WholeWeights(self.shard_group, overlaps=config.overlap_param_gather)
+            else WholeWeights(self.shard_group, overlaps=config.overlap_param_gather, waits_for_start=config.align_param_gather)
         )
         self._slots: dict[nn.Parameter, GradientSlot] = {}
         self._buckets = lay_out(
@@ -122,6 +123,16 @@ class GradientBuffers:
         self._deferred.compute(key)
         self._gradients.end_backward()
 
+    def postpone(self, weight: nn.Parameter, *, limit: int) -> None:
+        """Let the first `limit` gradients of a weight wait until a step's backwards are through; 0: all of them."""
+        self._postponed.append(PostponedProducts(limit, self._deferred))
+        self._slots[weight].postpone(self._postponed[-1])
+
+    def compute_postponed(self) -> None:
+        """Add what was set aside by `postpone`."""
+        for products in self._postponed:
+            products.compute()
+
     def finish_grad_sync(self) -> None:
         """Complete the step's gradients: reduce over data-parallel ranks, then sum what tensor-parallel ranks hold in parts
         and what pipeline stages hold of one weight."""
@@ -134,9 +145,17 @@ class GradientBuffers:
             if is_tied(bucket.places[0].param):
                 all_reduce_(self._gradients.owned(bucket), self._mesh.embd)
 
-    def gather_params(self) -> None:
-        """Give every rank the updated weights, or let it fetch them when it needs them."""
-        self._weights.updated()
+    def release(self, chunk: int) -> None:
+        """Let the reduction of a chunk's complete gradients begin, where `align_grad_reduce` holds it back."""
+        self._gradients.release(chunk)
+
+    def gather_params(self, chunks: Collection[int] | None = None) -> None:
+        """Give every rank the updated weights of some chunks (None: all), or let it fetch them when it needs them."""
+        self._weights.updated(range(len(self._chunks)) if chunks is None else chunks)
+
+    def gather_ahead(self, chunk: int) -> None:
+        """Start to gather a chunk's weights, where `align_param_gather` waits for that."""
+        self._weights.start(chunk)
 
     def finish_param_gather(self) -> None:
         """Wait until weights that are held whole are whole; anyone who reads them outside a forward calls this first."""
@@ -151,7 +170,9 @@ class GradientBuffers:
             divides_after=config.average_in_collective or (is_sharded and config.gradient_reduce_div_fusion),
             overlaps=config.overlap_grad_reduce,
         )
-        return ShardedGradients(reduction, lambda: self._deferred.is_open) if is_sharded else WholeGradients(reduction)
+        if is_sharded:
+            return ShardedGradients(reduction, lambda: self._deferred.is_open)
+        return WholeGradients(reduction, waits_for_release=config.align_grad_reduce and self._mesh.pp.size > 1)
 
     def _adopt(self, bucket: Bucket, grad_dtype: torch.dtype, fill: Fill | None) -> None:
         """Give a bucket memory and its parameters their slots."""

@@ -106,9 +106,11 @@ class _Gradients:
 class WholeGradients(_Gradients):
     """Every rank adds up all gradients of a step."""
 
-    def __init__(self, reduction: Reduction) -> None:
+    def __init__(self, reduction: Reduction, *, waits_for_release: bool = False) -> None:
+        """With `waits_for_release` a chunk's buckets leave early only after `release`."""
         super().__init__(reduction)
-        self._overlaps = reduction.overlaps and reduction.group.size > 1
+        self._overlaps, self._waits = reduction.overlaps and reduction.group.size > 1, waits_for_release
+        self._released: set[int] = set()
         self._launched = 0
         """Buckets whose reduction is under way in this step: the first ones."""
 
@@ -123,6 +125,7 @@ class WholeGradients(_Gradients):
     def begin(self) -> None:
         """Start a step: forget all gradients."""
         self._launched = 0
+        self._released.clear()
         for state in self._states:
             state.waiting, state.works = len(state.slots), None
             for slot in state.slots:
@@ -140,8 +143,13 @@ class WholeGradients(_Gradients):
             return
         assert self._state_of[slot].works is None, f"a gradient of {slot.name} arrived after its bucket was sent to be reduced"
         self._arrive(slot)
-        while self._launched < len(self._states) and self._states[self._launched].waiting == 0:
-            self._launch_next()
+        self._launch_complete()
+
+    def release(self, chunk: int) -> None:
+        """Let the buckets of a chunk leave."""
+        self._released.add(chunk)
+        if self._overlaps:
+            self._launch_complete()
 
     def end_backward(self) -> None:
         """Nothing: gradients stay until the step ends."""
@@ -164,6 +172,13 @@ class WholeGradients(_Gradients):
         if self._reduction.factor_after != 1.0:
             for state in self._states:
                 self.owned(state.bucket).mul_(self._reduction.factor_after)
+
+    def _launch_complete(self) -> None:
+        while self._launched < len(self._states) and self._may_leave(self._states[self._launched]):
+            self._launch_next()
+
+    def _may_leave(self, state: _State) -> bool:
+        return state.waiting == 0 and (not self._waits or state.bucket.chunk in self._released)
 
     def _launch_next(self) -> None:
         state = self._states[self._launched]
@@ -226,6 +241,9 @@ class ShardedGradients(_Gradients):
         self._mixes |= self._is_deferring()
         if state.waiting == 0 and not self._is_deferring():
             self._send(state)
+
+    def release(self, chunk: int) -> None:
+        """Nothing: buckets leave in every microbatch."""
 
     def end_backward(self) -> None:
         """Let leave what a backward has left behind, and learn how many additions it makes."""

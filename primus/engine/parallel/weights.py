@@ -6,7 +6,7 @@ sharded            update | F(G0 G1 G2) | B(G2 G1 G0)      ZeRO 3 (arXiv 1910.02
                                                            weights have memory while it runs
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,10 +23,15 @@ __all__ = ["ShardedWeights", "WholeWeights"]
 class WholeWeights:
     """Every rank holds all weights, and updates its part of them."""
 
-    def __init__(self, group: Group, *, overlaps: bool) -> None:
-        """`group` divides the update; with `overlaps` a forward waits for each bucket as it needs it."""
-        self._group, self._overlaps = group, overlaps
+    def __init__(self, group: Group, *, overlaps: bool, waits_for_start: bool) -> None:
+        """`group` divides the update; with `overlaps` a forward waits for each bucket as it needs it.
+
+        With `waits_for_start` the chunks after the first two are gathered when `start` says so, or a forward needs them.
+        """
+        self._group, self._overlaps, self._waits = group, overlaps, overlaps and waits_for_start
         self._works: dict[Bucket, Works] = {}
+        self._stale: set[Bucket] = set()
+        """Buckets whose gather is still to be started."""
 
     def adopt(self, bucket: Bucket) -> None:
         """Take a bucket in; they come in the order of their numbers."""
@@ -46,12 +51,21 @@ class WholeWeights:
             if buckets:
                 module.register_forward_pre_hook(partial(self._await_all, tuple(buckets)))
 
-    def updated(self) -> None:
-        """Gather what the ranks have updated."""
-        for bucket in reversed(self._works):
-            self._works[bucket] = start_all_gather_(bucket.model, self._group)
+    def updated(self, chunks: Collection[int]) -> None:
+        """Gather what the ranks have updated of these chunks."""
+        new = [bucket for bucket in reversed(self._works) if bucket.chunk in chunks]
+        self._stale.update(new)
+        for bucket in new:
+            if not self._waits or bucket.chunk < 2:
+                self._start(bucket)
         if not self._overlaps:
             self.finish()
+
+    def start(self, chunk: int) -> None:
+        """Start to gather a chunk, if that is still to be done."""
+        for bucket in reversed(self._works):
+            if bucket.chunk == chunk:
+                self._start(bucket)
 
     def finish(self) -> None:
         """Wait until the weights are whole."""
@@ -62,8 +76,14 @@ class WholeWeights:
 
     def _await_all(self, buckets: tuple[Bucket, ...], *_: object) -> None:
         for bucket in buckets:
+            self._start(bucket)
             wait(self._works[bucket])
             self._works[bucket] = []
+
+    def _start(self, bucket: Bucket) -> None:
+        if bucket in self._stale:
+            self._stale.discard(bucket)
+            self._works[bucket] = start_all_gather_(bucket.model, self._group)
 
 
 class ShardedWeights:
@@ -97,9 +117,12 @@ class ShardedWeights:
                 first.register_forward_pre_hook(partial(self._before_forward, chunk, shared))
                 last.register_forward_hook(partial(self._after_forward, chunk, shared))
 
-    def updated(self) -> None:
+    def updated(self, chunks: Collection[int]) -> None:
         """Forget whole weights from before the update."""
         self.end_backward()
+
+    def start(self, chunk: int) -> None:
+        """Nothing: weights are gathered unit by unit."""
 
     def finish(self) -> None:
         """Nothing: no rank holds all weights."""

@@ -6,6 +6,7 @@ made, or from the loss. Between the two a stage keeps its input, and the edge of
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -13,9 +14,10 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from primus.engine.pipeline.links import Links
-from primus.engine.pipeline.schedules import Message, Op, RankPlan, Task
+from primus.engine.pipeline.offload import OffloadStore
+from primus.engine.pipeline.schedules import Message, Op, Pause, RankPlan, Task
 
-__all__ = ["Around", "Forward", "Gradients", "Roots", "execute"]
+__all__ = ["Around", "Forward", "Gradients", "Roots", "Trial", "execute"]
 
 Forward = Callable[[Op, Tensor | None], Tensor]
 """Runs an operation's chunk on hidden states (None: the data) and returns hidden states, or the scalar to differentiate."""
@@ -25,6 +27,15 @@ Around = Callable[[Op], AbstractContextManager[None]]
 
 Roots = Callable[[Op], Sequence[tuple[GradientEdge, Tensor]]]
 """Says where an operation's backward starts besides its output: places in its graph, and the gradients that enter there."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """Operations that run before it is known whether they count."""
+
+    pause: Pause
+    counts: Callable[[], bool]
+    """Asked once, at the pause; False: they are forgotten on all ranks, and run again."""
 
 
 class Gradients(Protocol):
@@ -39,6 +50,15 @@ class Gradients(Protocol):
     def compute_deferred(self, key: Op) -> None:
         """Compute the weight gradients set aside under `key`."""
 
+    def compute_postponed(self) -> None:
+        """Compute the weight gradients that wait for the end of the backwards."""
+
+    def release(self, chunk: int) -> None:
+        """Other stages reduce the gradients of this chunk now."""
+
+    def gather_ahead(self, chunk: int) -> None:
+        """Other stages gather the weights of this chunk now."""
+
 
 def execute(
     plan: RankPlan,
@@ -48,14 +68,20 @@ def execute(
     links: Links | None = None,
     around: Around | None = None,
     roots: Roots | None = None,
+    offload: OffloadStore | None = None,
+    trial: Trial | None = None,
 ) -> None:
     """Run the tasks in order. `gradients` is needed for backwards, `links` where the model has other ranks.
 
     `around` surrounds the work of each operation, without the waiting for its input. `roots` is asked once before a backward.
+    `offload` is needed where activations go to the host. `trial` says that the first operations may not count.
     """
     if links is not None:
         links.begin(plan.incoming)
-    _Step(plan, forward, gradients, links, around or (lambda _: nullcontext()), roots or (lambda _: ())).run()
+    _Step(plan, forward, gradients, links, around or (lambda _: nullcontext()), roots or (lambda _: ()), offload).run(trial)
+    if gradients is not None:
+        # Before the last messages have arrived: other ranks still work on them.
+        gradients.compute_postponed()
     if links is not None:
         links.end()
 
@@ -64,28 +90,65 @@ class _Step:
     """A step on its way."""
 
     def __init__(
-        self, plan: RankPlan, forward: Forward, gradients: Gradients | None, links: Links | None, around: Around, roots: Roots
+        self,
+        plan: RankPlan,
+        forward: Forward,
+        gradients: Gradients | None,
+        links: Links | None,
+        around: Around,
+        roots: Roots,
+        offload: OffloadStore | None,
     ) -> None:
         self._plan, self._forward, self._gradients, self._links = plan, forward, gradients, links
-        self._around, self._roots = around, roots
+        self._around, self._roots, self._offload = around, roots, offload
         self._alive: dict[Op, tuple[Tensor | None, Tensor | GradientEdge]] = {}
         self._own: dict[Message, Tensor] = {}
         """Messages from one chunk of this rank to another."""
 
-    def run(self) -> None:
-        for task in self._plan.tasks:
-            made = self._run(task)
-            if task.makes is None:
-                continue
-            assert made is not None, f"{task.op} made nothing for stage {task.makes.stage}"
-            if task.target is None:
-                self._own[task.makes] = made
+    def run(self, trial: Trial | None) -> None:
+        tasks = self._plan.tasks
+        if trial is not None:
+            self._run_all(tasks[: trial.pause.at])
+            if trial.counts():
+                tasks = tasks[trial.pause.at :]
             else:
-                assert self._links is not None
-                self._links.give(made, task.target)
+                self._forget(trial.pause)
+        self._run_all(tasks)
         assert not self._alive, f"forwards without backward: {list(self._alive)}"
+        assert self._offload is None or self._offload.is_empty, "activations are left on the host"
+
+    def _forget(self, pause: Pause) -> None:
+        self._alive.clear()
+        self._own.clear()
+        if self._offload is not None:
+            self._offload.forget()
+        if self._links is not None:
+            self._links.restart(pause.sent)
+
+    def _run_all(self, tasks: Sequence[Task]) -> None:
+        for task in tasks:
+            for chunk in task.gathers:
+                if self._gradients is not None:
+                    self._gradients.gather_ahead(chunk)
+            made = self._run(task)
+            for chunk in task.reduces:
+                if self._gradients is not None:
+                    self._gradients.release(chunk)
+            if made is not None and task.makes is not None:
+                self._pass_on(made, task)
+
+    def _pass_on(self, made: Tensor, task: Task) -> None:
+        assert task.makes is not None
+        if task.target is None:
+            self._own[task.makes] = made
+        else:
+            assert self._links is not None
+            self._links.give(made, task.target)
 
     def _run(self, task: Task) -> Tensor | None:
+        if task.op.kind in ("O", "R"):
+            self._move(task.op)
+            return None
         given = self._take(task)
         with self._around(task.op):
             if task.op.kind == "F":
@@ -109,7 +172,8 @@ class _Step:
         trains = torch.is_grad_enabled()
         if hidden is not None:
             hidden.requires_grad_(trains)
-        made = self._forward(task.op, hidden)
+        with self._keeping(task, hidden):
+            made = self._forward(task.op, hidden)
         if trains:
             self._alive[_unit(task.op)] = hidden, made if task.makes is None else get_gradient_edge(made)
         return made.detach()
@@ -124,7 +188,23 @@ class _Step:
             entering.append(owed)
         with gradients.deferring(unit) if self._plan.splits_backward else nullcontext():
             torch.autograd.backward(starts, entering)
+        if task.is_offloaded:
+            assert self._offload is not None
+            self._offload.end(unit)
         return None if hidden is None else hidden.grad
+
+    def _keeping(self, task: Task, hidden: Tensor | None) -> AbstractContextManager[None]:
+        if not task.is_offloaded:
+            return nullcontext()
+        assert self._offload is not None
+        return self._offload.keeping(_unit(task.op), hidden)
+
+    def _move(self, op: Op) -> None:
+        assert self._offload is not None
+        if op.kind == "O":
+            self._offload.free(_unit(op))
+        else:
+            self._offload.load(_unit(op))
 
 
 def _unit(op: Op) -> Op:

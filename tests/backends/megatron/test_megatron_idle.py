@@ -44,7 +44,10 @@ TP_OVERLAP: Values = {
     "deterministic_mode": False,
 }
 FSDP: Values = {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads_params"}
-GATHERED_AHEAD: Values = {**FSDP, **OVERLAP, "overlap_param_gather": True}
+STRATEGY = "data_parallel_sharding_strategy"
+GATHERED: Values = {**OVERLAP, "overlap_param_gather": True}
+THREE_CHUNKS: Values = {**PIPELINE, "num_layers": 6, CHUNKS: 3}
+GATHERED_AHEAD: Values = {**FSDP, **GATHERED}
 BUCKETS: Values = {"ddp_num_buckets": 2, "ddp_bucket_size": 999}
 OPTIM: Values = {"data_parallel_sharding_strategy": "optim"}
 WSD: Values = {"lr_decay_style": "WSD", "lr_wsd_decay_iters": 2}
@@ -113,6 +116,13 @@ CASES: list[tuple[Values, Values, Values, str]] = [
     ({"use_checkpoint_opt_param_scheduler": True, "override_opt_param_scheduler": False}, {}, LOAD, "load"),
     *(({key: value}, {}, OVERLAP, "overlap_grad_reduce") for key, value in BUCKETS.items()),
     *(({key: value}, {**FSDP, **OVERLAP}, OVERLAP, "data_parallel_sharding_strategy") for key, value in BUCKETS.items()),
+    ({"align_grad_reduce": False}, OVERLAP, {**PIPELINE, **OVERLAP}, "pipeline_model_parallel_size"),
+    ({"align_grad_reduce": False}, PIPELINE, {**PIPELINE, **OVERLAP}, "overlap_grad_reduce"),
+    ({"align_grad_reduce": False}, {**FSDP, **PIPELINE, **OVERLAP}, {**PIPELINE, **OVERLAP}, "data_parallel_sharding_strategy"),
+    ({"align_param_gather": False}, GATHERED, {**GATHERED, **THREE_CHUNKS}, "pipeline_model_parallel_size"),
+    ({"align_param_gather": False}, {**GATHERED, **PIPELINE}, {**GATHERED, **THREE_CHUNKS}, CHUNKS),
+    ({"align_param_gather": False}, THREE_CHUNKS, {**GATHERED, **THREE_CHUNKS}, "overlap_param_gather"),
+    ({"align_param_gather": False}, {**FSDP, **GATHERED, **THREE_CHUNKS}, {**GATHERED, **THREE_CHUNKS}, STRATEGY),
     ({"use_megatron_fsdp": True}, {}, {"data_parallel_sharding_strategy": "optim"}, "data_parallel_sharding_strategy"),
     ({"use_custom_fsdp": True}, {}, {"data_parallel_sharding_strategy": "optim"}, "data_parallel_sharding_strategy"),
     ({"data_parallel_sharding_strategy": "optim"}, {}, {"use_custom_fsdp": True}, "use_megatron_fsdp"),
@@ -143,6 +153,15 @@ CASES: list[tuple[Values, Values, Values, str]] = [
         {**SENT_IN_SHARES, "sequence_parallel": True},
         SENT_IN_SHARES,
         "sequence_parallel",
+    ),
+    ({"delay_wgrad_compute": True}, {}, PIPELINE, "pipeline_model_parallel_size"),
+    ({"delay_wgrad_compute": True}, ZERO_BUBBLE, PRIMUS_PIPELINE, "patch_zero_bubble"),
+    ({"delay_wgrad_compute": True}, {**PRIMUS_PIPELINE, "pp_algorithm": "v-half"}, PIPELINE, "patch_primus_pipeline"),
+    (
+        {"wgrad_deferral_limit": 2},
+        PIPELINE,
+        {**PIPELINE, "defer_embedding_wgrad_compute": True},
+        "defer_embedding_wgrad_compute",
     ),
     ({"zero_bubble_v_schedule": True}, {}, ZERO_BUBBLE, "patch_zero_bubble"),
     ({"enable_1f1b_v": True}, {}, {**ZERO_BUBBLE, "enable_zero_bubble": False}, "patch_zero_bubble"),

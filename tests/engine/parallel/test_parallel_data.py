@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from primus.engine.config import DDPConfig, DistConfig, ParallelConfig
+from primus.engine.parallel import weights as gathering
 from primus.engine.parallel.data import GradientBuffers
-from primus.engine.parallel.mesh import Mesh, build_mesh, single_mesh
+from primus.engine.parallel.mesh import Group, Mesh, build_mesh, single_mesh
 from primus.engine.parallel.sharding import Sharding
 from primus.engine.parallel.slot import slot_of
 
@@ -347,3 +348,64 @@ def mixed_rank(rank: int) -> list[str]:
 
 def test_buckets_of_several_dtypes_leave_in_order_of_their_weights() -> None:
     assert run_ranks(mixed_rank, 2) == [["d", "c", "b", "a"]] * 2
+
+
+class Chunk(nn.Module):
+    """One weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 4, dtype=torch.float64))
+
+
+def released_rank(rank: int, config: DDPConfig) -> list[list[int]]:
+    """Return the chunks reduced after the gradients of chunks 2, 1, 0 are complete and after 2 and 0 are released."""
+    chunks = [Chunk() for _ in range(3)]
+    groups = replace(mesh(), pp=Group((0, 1), 0))
+    buffers = GradientBuffers(chunks, config, groups, grad_dtype=torch.float64, per_token=False)
+    left: list[int] = []
+    buffers.watch(lambda bucket, _: left.append(2 - bucket))
+    seen: list[list[int]] = []
+    for _ in range(2):
+        seen.clear()
+        left.clear()
+        buffers.zero_grad()
+        for chunk in reversed(chunks):
+            slot_of(chunk.weight).add_(torch.ones(4, 4))  # type: ignore[union-attr]
+            seen.append(left.copy())
+        for number in (2, 0):
+            buffers.release(number)
+            seen.append(left.copy())
+        buffers.finish_grad_sync()
+        seen.append(left.copy())
+    return seen
+
+
+def test_an_aligned_reduction_waits_until_its_chunk_is_released() -> None:
+    aligned = [[], [], [], [2], [2], [2, 1, 0]]  # buckets leave in order: 0 waits for 1
+    assert run_ranks(released_rank, 2, OVERLAP) == [aligned] * 2
+    at_once = [[2], [2, 1], *[[2, 1, 0]] * 4]
+    assert run_ranks(released_rank, 2, replace(OVERLAP, align_grad_reduce=False)) == [at_once] * 2
+
+
+def gathered_ahead_rank(rank: int, config: DDPConfig) -> list[int]:
+    """Return how many chunks are being gathered after the update, once chunk 2 is due, and once a forward needs chunk 3."""
+    chunks = [nn.Linear(4, 4, bias=False) for _ in range(4)]
+    buffers = GradientBuffers(chunks, config, mesh(), grad_dtype=torch.float32, per_token=False)
+    started: list[int] = []
+    start = gathering.start_all_gather_
+    gathering.start_all_gather_ = lambda x, group: (started.append(1), start(x, group))[1]
+    buffers.gather_params()
+    seen = [len(started)]
+    buffers.gather_ahead(2)
+    seen.append(len(started))
+    chunks[3](torch.ones(1, 4))
+    seen.append(len(started))
+    buffers.finish_param_gather()
+    return [*seen, len(started)]
+
+
+def test_an_aligned_gather_begins_when_it_is_due_or_needed() -> None:
+    config = REDUCTIONS["sharded-gather"]
+    assert run_ranks(gathered_ahead_rank, 2, config) == [[2, 3, 4, 4]] * 2
+    assert run_ranks(gathered_ahead_rank, 2, replace(config, align_param_gather=False)) == [[4, 4, 4, 4]] * 2

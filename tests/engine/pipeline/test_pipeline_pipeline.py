@@ -26,6 +26,12 @@ class Gradients:
     def compute_deferred(self, key: Op) -> None:
         pass
 
+    def release(self, chunk: int) -> None:
+        pass
+
+    def gather_ahead(self, chunk: int) -> None:
+        pass
+
 
 @pytest.mark.parametrize(("dump_times", "timed"), [(False, [0, 1, 1, 0]), (True, [1, 1, 1, 1])])
 def test_the_device_is_waited_for_in_steps_whose_times_are_asked_for(dump_times: bool, timed: list[int]) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from primus.engine.config.pipeline import ALGORITHMS, Algorithm
 from primus.engine.pipeline.runtime import execute
-from primus.engine.pipeline.schedules import Op, build_schedule, forwards, rank_plan
+from primus.engine.pipeline.schedules import Op, build_schedule, forwards, rank_plan, simulate
 
 
 class Recorder:
@@ -29,6 +29,15 @@ class Recorder:
 
     def compute_deferred(self, key: Op) -> None:
         raise AssertionError("no schedule of one stage defers")
+
+    def compute_postponed(self) -> None:
+        assert self.syncs
+
+    def release(self, chunk: int) -> None:
+        pass
+
+    def gather_ahead(self, chunk: int) -> None:
+        pass
 
 
 def test_alone_each_microbatch_goes_forward_and_backward_and_the_last_is_told_so() -> None:
@@ -72,3 +81,18 @@ def test_an_evaluation_runs_every_chunk_once_in_an_order_that_ends(algorithm: Al
                 moved = True
         assert moved, "the evaluation deadlocks"
     assert finished == {(stage, m) for stage in range(schedule.num_stages) for m in range(7)}
+
+
+@pytest.mark.parametrize(("algorithm", "num_chunks"), [("1f1b-interleaved", 4), ("1f1b", 1)])
+def test_stages_reduce_and_gather_a_chunk_at_one_time(algorithm: Algorithm, num_chunks: int) -> None:
+    schedule = build_schedule(algorithm, 4, 8, num_chunks=num_chunks)
+    due: dict[str, dict[int, set[float]]] = {"reduce": {}, "gather": {}}
+    for rank, times in enumerate(simulate(schedule).times):
+        for task, (start, end) in zip(rank_plan(schedule, rank).tasks, times, strict=True):
+            for chunk in task.reduces:
+                due["reduce"].setdefault(chunk, set()).add(end)
+            for chunk in task.gathers:
+                due["gather"].setdefault(chunk, set()).add(start)
+    assert all(len(times) == 1 for what in due.values() for times in what.values())
+    assert sorted(due["reduce"]) == list(range(num_chunks))
+    assert sorted(due["gather"]) == list(range(2, num_chunks))  # the first two are gathered right after the update

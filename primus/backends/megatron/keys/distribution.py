@@ -21,12 +21,14 @@ ROWS = section(
          doc="Library of the collectives. A run on CPUs always uses gloo and says so."),
     live("distributed_timeout_minutes", "float", "dist.timeout_minutes", above=0,
          doc="A collective that takes longer fails the run."),
-    pending("defer_embedding_wgrad_compute", "bool", _PIPELINE,
-            doc="The last stage computes the output layer's weight gradients after the schedule, in the cool-down bubble."),
-    pending("wgrad_deferral_limit", "int", _PIPELINE, minimum=0,
-            doc="Only so many microbatches defer the output layer's weight gradient; 0 defers all."),
-    pending("align_grad_reduce", "bool", _PIPELINE,
-            doc="All stages start reducing the gradients of a model chunk at about the same time."),
+    live("defer_embedding_wgrad_compute", "bool", "model.pipeline.postpone_output_gradient",
+         doc="The last stage computes the output layer's weight gradients when its backwards are through, while other stages "
+             "still work. Keeps tokens x vocabulary numbers a microbatch until then."),
+    live("wgrad_deferral_limit", "int", "model.pipeline.output_gradient_limit", minimum=0,
+         doc="Only so many microbatches of a step defer the output layer's weight gradient; 0 defers all."),
+    live("align_grad_reduce", "bool", "ddp.align_grad_reduce",
+         doc="Pipelines with `overlap_grad_reduce`: all stages start reducing the gradients of a model chunk when the first "
+             "stage has them, instead of each as soon as it can."),
     live("ddp_num_buckets", "int?", "ddp.num_buckets", minimum=1,
          doc="Number of gradient buckets of an overlapped reduction. Excludes `ddp_bucket_size`."),
     live("ddp_bucket_size", "int?", "ddp.bucket_size", minimum=1,
@@ -43,8 +45,9 @@ ROWS = section(
              "Needs `use_distributed_optimizer` and `overlap_grad_reduce`."),
     pending("overlap_param_gather_with_optimizer_step", "bool", _PIPELINE,
             doc="Interleaved pipelines: gather the first chunk's parameters while the optimizer still steps the others."),
-    pending("align_param_gather", "bool", _PIPELINE,
-            doc="Interleaved pipelines: all stages start gathering a chunk's parameters at about the same time."),
+    live("align_param_gather", "bool", "ddp.align_param_gather",
+         doc="Pipelines of more than two chunks a rank with `overlap_param_gather`: all stages start gathering a chunk's "
+             "parameters when the first stage begins the chunk before it, instead of right after the update."),
     live("scatter_gather_tensors_in_pipeline", "bool", "model.pipeline.scatter_gather",
             doc="Each tensor-parallel rank sends its share of a stage's output and the receiver gathers; "
                 "sequence parallelism does this anyway."),

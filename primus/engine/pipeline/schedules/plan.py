@@ -7,7 +7,7 @@ them in that order whatever it needs first, so a channel needs no labels.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from primus.engine.pipeline.schedules.table import Kind, Op, Schedule
+from primus.engine.pipeline.schedules.table import Kind, Op, Row, Schedule
 
 __all__ = ["Message", "RankPlan", "Task", "rank_plan"]
 
@@ -39,7 +39,11 @@ class Task:
     is_last: bool
     """The last of its kind on its chunk: gradients of this kind are complete after it."""
     is_offloaded: bool
-    """A forward whose activations go to the host."""
+    """A forward whose activations go to the host, or the backward that needs them."""
+    reduces: tuple[int, ...]
+    """Chunks whose gradients all stages start to reduce about now: after this task."""
+    gathers: tuple[int, ...]
+    """Chunks whose weights all stages start to gather about now: before this task."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +68,8 @@ def rank_plan(schedule: Schedule, rank: int) -> RankPlan:
 def _tasks(schedule: Schedule, rank: int) -> Iterator[Task]:
     row = schedule.rows[rank]
     last = {(op.kind, op.chunk): i for i, op in enumerate(row)}
-    offloaded = {replace(op, kind="F") for op in row if op.kind == "O"}
+    offloaded = {replace(op, kind=kind) for op in row if op.kind == "O" for kind in ("F", "B")}
+    reduces, gathers = list(_reductions(row, rank)), list(_gathers(row, rank))
     for i, op in enumerate(row):
         stage = schedule.stage(rank, op.chunk)
         before, after = (stage - 1, stage + 1) if op.kind == "F" else (stage + 1, stage - 1)
@@ -78,7 +83,34 @@ def _tasks(schedule: Schedule, rank: int) -> Iterator[Task]:
             target=_other(rank, schedule.rank_of(after)) if makes else None,
             is_last=last[op.kind, op.chunk] == i,
             is_offloaded=op in offloaded,
+            reduces=tuple(chunk for chunk, at in reduces if at == i),
+            gathers=tuple(chunk for chunk, at in gathers if at == i),
         )
+
+
+def _reductions(row: Row, rank: int) -> Iterator[tuple[int, int]]:
+    """Yield each chunk with the place in the row where its reduction is due.
+
+    Rank r completes a chunk about r gradient operations before the first rank does, and waits for so many; where the row ends
+    before that, the step's end is the time.
+    """
+    gradients = [i for i, op in enumerate(row) if op.kind in ("B", "W")]
+    complete = {row[i].chunk: number for number, i in enumerate(gradients)}
+    for chunk, number in complete.items():
+        if number + rank < len(gradients):
+            yield chunk, gradients[number + rank]
+
+
+def _gathers(row: Row, rank: int) -> Iterator[tuple[int, int]]:
+    """Yield each chunk from the third on with the place where its gather is due: when the chunk before it is first run.
+
+    Rank r runs a chunk about r forwards after the first rank did, and starts so much earlier.
+    """
+    forwards = [i for i, op in enumerate(row) if op.kind == "F"]
+    first = {row[i].chunk: number for number, i in reversed(list(enumerate(forwards)))}
+    for chunk, number in first.items():
+        if chunk > 0 and chunk + 1 in first:
+            yield chunk + 1, forwards[max(0, number - rank)]
 
 
 def _is_linked(schedule: Schedule, op: Op, stage: int) -> bool:
