@@ -126,7 +126,7 @@ def _places(config: ConfigContainer, layout: Layout, microbatches: int) -> tuple
 
 def _place(config: ConfigContainer, layout: Layout, number: int, stages: list[_Stage], row: Row) -> Place:
     parameters = sum(_parameters_of(config.model, stage) for stage in stages)
-    replicas = layout.data * layout.context if config.ddp.use_distributed_optimizer else 1
+    share, unit = _shares(config, layout, parameters), max(_largest_unit(config.model, stage) for stage in stages)
     return Place(
         number=number,
         ranks=tuple(rank for rank in range(layout.world_size) if layout.coordinates(rank).pp == number),
@@ -135,28 +135,52 @@ def _place(config: ConfigContainer, layout: Layout, number: int, stages: list[_S
         has_output=any(stage.is_last for stage in stages),
         parameters=parameters,
         memory=Memory(
-            weights=parameters * _BYTES[config.mixed_precision.params_dtype],
-            gradients=parameters * _BYTES[config.mixed_precision.grad_dtype],
-            optimizer=-(-parameters // replicas) * _state_bytes(config),
+            weights=(share + unit if config.ddp.shards_weights else parameters) * _BYTES[config.mixed_precision.params_dtype],
+            gradients=(share + unit if config.ddp.shards_gradients else parameters) * _BYTES[config.mixed_precision.grad_dtype],
+            optimizer=share * _state_bytes(config),
             activations=_activation_bytes(config, stages, row),
         ),
     )
 
 
+def _shares(config: ConfigContainer, layout: Layout, parameters: int) -> int:
+    """Return how many of a rank's parameters it updates."""
+    if not config.ddp.use_distributed_optimizer:
+        return parameters
+    ranks = layout.data * layout.context // config.model.parallel.num_distributed_optimizer_instances
+    return -(-parameters // ranks)
+
+
 def _parameters_of(model: ModelConfig, stage: _Stage) -> int:
     """Return the parameters of one rank: matrices are divided over tensor-parallel ranks, norms and output biases are not."""
+    size = parameter_count(model)
+    count = len(stage.layers) * _layer_parameters(model)
+    if stage.is_first:
+        count += _table_parameters(model) + (size.embedding - padded_vocab_size(model) * model.hidden_size)
+    if stage.is_last:
+        has_matrix = stage.is_copy or size.output
+        count += size.final_norm + (_table_parameters(model) if has_matrix else 0)
+    return count
+
+
+def _largest_unit(model: ModelConfig, stage: _Stage) -> int:
+    """Return the parameters of the largest part that sharded data parallelism holds whole at a time."""
+    ends = _table_parameters(model) if stage.is_first or stage.is_last else 0
+    return max(ends, _layer_parameters(model) if stage.layers else 0)
+
+
+def _layer_parameters(model: ModelConfig) -> int:
     size, ranks = parameter_count(model), model.parallel.tensor_model_parallel_size
     norms_of = 2 if model.normalization == "LayerNorm" else 1
     undivided = 2 * norms_of * model.hidden_size + 2 * model.hidden_size * model.add_bias_linear
     if model.attention.qk_norm == "model":
         undivided += 2 * norms_of * model.attention.kv_channels
-    table = padded_vocab_size(model) * model.hidden_size
-    count = len(stage.layers) * ((size.layer - undivided) // ranks + undivided)
-    if stage.is_first:
-        count += table // ranks + (size.embedding - table)
-    if stage.is_last:
-        count += size.final_norm + (table if stage.is_copy else size.output) // ranks
-    return count
+    return (size.layer - undivided) // ranks + undivided
+
+
+def _table_parameters(model: ModelConfig) -> int:
+    """Return a rank's part of the embedding, or of the output matrix."""
+    return padded_vocab_size(model) * model.hidden_size // model.parallel.tensor_model_parallel_size
 
 
 def _state_bytes(config: ConfigContainer) -> int:

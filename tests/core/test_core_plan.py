@@ -14,8 +14,10 @@ from primus.engine.config import (
     DDPConfig,
     MixedPrecisionConfig,
     ModelConfig,
+    OffloadConfig,
     OptimizerConfig,
     ParallelConfig,
+    PipelineConfig,
     PositionConfig,
     RecomputeConfig,
     RunConfig,
@@ -23,6 +25,7 @@ from primus.engine.config import (
     TokenizerConfig,
     TrainConfig,
 )
+from primus.engine.model.size import padded_vocab_size, parameter_count
 
 MODEL = ModelConfig(
     num_layers=4,
@@ -118,6 +121,24 @@ def test_the_distributed_optimizer_divides_its_state():
     assert plan_of(container(ddp=DDPConfig(use_distributed_optimizer=True)), 4).places[0].memory.optimizer == whole // 4
 
 
+def test_instances_of_the_optimizer_hold_a_whole_state_each():
+    config = container(
+        with_degrees(MODEL, num_distributed_optimizer_instances=2), ddp=DDPConfig(use_distributed_optimizer=True)
+    )
+    assert plan_of(config, 4).places[0].memory.optimizer == plan_of(container(), 4).places[0].memory.optimizer // 2
+
+
+def test_sharded_gradients_and_weights_leave_a_share_and_one_unit():
+    fsdp = DDPConfig(
+        use_distributed_optimizer=True, use_megatron_fsdp=True, data_parallel_sharding_strategy="optim_grads_params"
+    )
+    whole, sharded = (plan_of(container(ddp=ddp), 4).places[0] for ddp in (DDPConfig(), fsdp))
+    table = padded_vocab_size(MODEL) * MODEL.hidden_size
+    unit = max(table, parameter_count(MODEL).layer)
+    assert sharded.memory.weights == (whole.parameters // 4 + unit) * whole.memory.weights // whole.parameters
+    assert sharded.memory.gradients == (whole.parameters // 4 + unit) * whole.memory.gradients // whole.parameters
+
+
 def test_sgd_without_momentum_has_no_state():
     config = container(optimizer=OptimizerConfig(lr=1, optimizer="sgd", sgd_momentum=0.0))
     assert plan_of(config, 1).places[0].memory.optimizer == 0
@@ -137,6 +158,16 @@ def test_activations_shrink_with_tensor_and_sequence_parallelism_and_grow_with_d
     assert first_stage == whole - logits
 
 
+@pytest.mark.parametrize(("limit", "waiting"), [(0, 7), (3, 3)])
+def test_postponed_gradients_keep_what_they_are_products_of(limit, waiting):
+    def last_stage(**keys):
+        model = replace(with_degrees(MODEL, pipeline_model_parallel_size=2), pipeline=PipelineConfig(**keys))
+        return plan_of(container(model), 2).places[1].memory.activations
+
+    added = last_stage(postpone_output_gradient=True, output_gradient_limit=limit) - last_stage()
+    assert added == waiting * 8 * (96 + 16) * 4, "beside the last microbatch's activations"
+
+
 def test_recomputed_layers_keep_their_inputs_and_one_replay():
     def activations(**keys):
         return plan_of(container(replace(MODEL, recompute=RecomputeConfig(**keys))), 1).places[0].memory.activations
@@ -146,6 +177,21 @@ def test_recomputed_layers_keep_their_inputs_and_one_replay():
     assert activations(granularity="full", method="block", num_layers=2) == logits + 3 * a_layer + 2 * an_input
     assert activations(granularity="full", method="uniform", num_layers=2) == logits + 2 * a_layer + 2 * an_input
     assert activations(granularity="full", layer_ids=(1,)) == logits + 4 * a_layer + an_input
+
+
+def test_offloaded_activations_count_while_they_are_on_the_device():
+    def activations(algorithm, **offload):
+        pipeline = PipelineConfig(algorithm=algorithm, num_chunks=2, offload=OffloadConfig(num_chunks=1, **offload))
+        model = replace(with_degrees(MODEL, pipeline_model_parallel_size=2), pipeline=pipeline)
+        return plan_of(container(model), 2).places[0].memory.activations
+
+    for algorithm in ("v-half", "group-interleaved"):
+        whole, none = activations(algorithm), activations(algorithm, tensors="all", time=0.01)
+        assert none < whole
+    whole, attention = activations("v-half"), activations("v-half", tensors="attn")
+    # At the peak one microbatch of queries, keys, values and outputs of the one layer of the first chunk is away.
+    width = 2 * (MODEL.attention.num_attention_heads + MODEL.attention.num_query_groups) * MODEL.attention.kv_channels
+    assert whole - attention == 8 * width * 4
 
 
 def test_length_of_the_run():
