@@ -146,6 +146,20 @@ def _touches_no_checkpoint(p: Params) -> str | None:
     return f"{p.where('save')} and {p.where('load')}" if p["save"] is None and _without_checkpoint(p) else None
 
 
+def _never_alone(p: Params) -> str | None:
+    """A persistent checkpoint is written wherever one is due."""
+    every = p["save_interval"]
+    return p.where("save_interval") if every and p["non_persistent_save_interval"] % every == 0 else None
+
+
+def _needs_no_scratch(p: Params) -> str | None:
+    """Nothing is written, and nothing is looked for where a run begins."""
+    if p["non_persistent_save_interval"] is not None or (p["auto_continue_train"] and p["save"]):
+        return None
+    idle = p["load"] is None or p["finetune"] or p["ckpt_step"]
+    return p.where("non_persistent_save_interval") if idle else None
+
+
 def _without_weights(p: Params) -> str | None:
     """Continuing by itself restores everything, whatever these keys say."""
     return None if p["load"] or p["pretrained_checkpoint"] else p.where("load")
@@ -389,6 +403,12 @@ _CHECKPOINTS = (
     Idle(("finetune",), _if("finetune", True, _without("load"))),
     Idle(("no_load_optim", "no_load_rng", "load_main_params_from_ckpt"), _without_weights),
     Idle(("dist_ckpt_strictness", "auto_detect_ckpt_format"), _without_checkpoint),
+    Idle(("non_persistent_save_interval",), _never_alone),
+    Idle(("non_persistent_ckpt_type",), _needs_no_scratch),
+    Idle(("non_persistent_global_ckpt_dir",), _unless("non_persistent_ckpt_type", "global")),
+    Idle(("non_persistent_local_ckpt_dir", "non_persistent_local_ckpt_algo"), _unless("non_persistent_ckpt_type", "local")),
+    Idle(("replication",), _without("non_persistent_save_interval")),
+    Idle(("replication_jump", "replication_factor"), _without("replication")),
     Idle(("exit_on_missing_checkpoint",), _first(_without("load"), _under("pretrained_checkpoint"))),
 )
 _REPORTS = (

@@ -19,6 +19,7 @@ __all__ = [
     "ALGORITHMS",
     "OFFLOADING_V",
     "V_SHAPED",
+    "WHOLE_BACKWARDS",
     "Algorithm",
     "PipelineConfig",
     "Placement",
@@ -41,6 +42,8 @@ Algorithm = Literal[
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 V_SHAPED: tuple[Algorithm, ...] = ("zbv-formatted", "v-half", "v-min", "1f1b-v")
 """They fold the model, so that its first and last layers share a rank."""
+WHOLE_BACKWARDS: tuple[Algorithm, ...] = ("1f1b", "1f1b-interleaved", "1f1b-v")
+"""Their backwards are not split."""
 OFFLOADING_V: tuple[Algorithm, ...] = ("zbv-formatted", "v-half", "v-min")
 """Of those, the ones that can keep the first chunk's activations on the host."""
 Placement = Literal["linear", "interleaved", "fold"]
@@ -79,6 +82,12 @@ class PipelineConfig:
     """After timing: microbatches of the heavier of the first two stages that each rank may hold; None: what memory allows."""
     memory_percentile: int = 85
     """Of the device's memory, for what memory allows."""
+    delay_weight_gradients: bool = False
+    """Whole backwards are split: a rank passes the input gradient on before it computes weight gradients."""
+    postpone_output_gradient: bool = False
+    """Weight gradients of the output layer wait until the rank's backwards are through (`defer_embedding_wgrad_compute`)."""
+    output_gradient_limit: int = 0
+    """Microbatches that do so, from the first one; 0: all (`wgrad_deferral_limit`)."""
     offload: OffloadConfig = field(default_factory=OffloadConfig)
     """What lies in host memory between forward and backward."""
     pre_communication: bool = False
@@ -98,6 +107,16 @@ class PipelineConfig:
         if self.algorithm in V_SHAPED:
             return "fold"
         return "interleaved" if self.num_chunks > 1 else "linear"
+
+    @property
+    def splits_backward(self) -> bool:
+        """Whether weight gradients are operations of their own."""
+        return self.delay_weight_gradients or self.algorithm not in WHOLE_BACKWARDS
+
+    @property
+    def defers_output_gradient(self) -> bool:
+        """Whether the output layer's weight gradient is computed later than its backward."""
+        return self.splits_backward or self.postpone_output_gradient
 
     def with_copy_time(self, hidden_size: int, seq_length: int, device: str = "") -> "PipelineConfig":
         """Return the same with an estimate where the time of copies to the host is open; `device` is the accelerator's name."""

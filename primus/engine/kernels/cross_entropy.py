@@ -1,9 +1,11 @@
 """Cross entropy over a vocabulary that may be divided over a group: loss_t = logsumexp_v(logits_t) - logits_t[label_t].
 
-Two forms. `vocab_parallel_cross_entropy` takes whole logits and gives one loss a token. `linear_cross_entropy` takes hidden
+Three forms. `vocab_parallel_cross_entropy` takes whole logits and gives one loss a token. `linear_cross_entropy` takes hidden
 states and the output matrix, walks over the tokens in chunks that fit the cache, and never holds more logits than one chunk:
 it computes its gradients in the forward, which is possible because it returns the weighted sum of the losses, so that all the
-backward can bring is one factor. This is the only op in the room that talks to other ranks: three numbers a token.
+backward can bring is one factor. `deferrable_linear_cross_entropy` does the same, but keeps the logits' gradient in the place
+of the matrix's, so that the latter can be computed when somebody has time. This is the only op in the room that talks to other
+ranks: three numbers a token.
 
 Softmax statistics run in at least fp32. `Columns` says which part of the vocabulary this rank's columns are; columns beyond
 the real vocabulary (padding) never enter the softmax, and their weights get a zero gradient.
@@ -13,13 +15,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from primus.engine.kernels.linear import weight_gradient
 from primus.engine.parallel.collectives import all_reduce_
 from primus.engine.parallel.mesh import Group
+from primus.engine.parallel.slot import slot_of
 
-__all__ = ["Columns", "linear_cross_entropy", "vocab_parallel_cross_entropy"]
+__all__ = ["Columns", "deferrable_linear_cross_entropy", "linear_cross_entropy", "vocab_parallel_cross_entropy"]
 
 _CHUNK_BYTES, _CHUNK_TOKENS = 16 * 2**20, 256
 """Logits of one chunk stay in a server's last-level cache; but a chunk has so many tokens at least, because the three GEMMs of
@@ -56,6 +60,19 @@ def linear_cross_entropy(
     return out
 
 
+def deferrable_linear_cross_entropy(
+    hidden_TH: Tensor, weight_VH: Tensor, labels_T: Tensor, loss_weight_T: Tensor, columns: Columns
+) -> Tensor:
+    """Return what `linear_cross_entropy` does; its backward may set the gradient of `weight_VH` aside.
+
+    Until that is computed tokens x columns numbers of the hidden states' dtype stay in memory.
+    """
+    if not torch.is_grad_enabled():
+        return linear_cross_entropy(hidden_TH, weight_VH, labels_T, loss_weight_T, columns)
+    out: Tensor = _DeferrableLinearCrossEntropy.apply(hidden_TH, weight_VH, labels_T, loss_weight_T, columns)
+    return out
+
+
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits_TV: Tensor, labels_T: Tensor, columns: Columns, in_fp16: bool) -> Tensor:
@@ -85,25 +102,20 @@ class _LinearCrossEntropy(torch.autograd.Function):
         columns: Columns,
         needs_grad: bool,
     ) -> Tensor:
-        T, V = hidden_TH.shape[0], weight_VH.shape[0]
+        V = weight_VH.shape[0]
         wide = _wide(hidden_TH)
         total = torch.zeros((), dtype=wide, device=hidden_TH.device)
         d_hidden = torch.empty_like(hidden_TH) if needs_grad else None
         d_weight = torch.zeros_like(weight_VH, dtype=wide) if needs_grad else None
-        rows = min(T, max(_CHUNK_TOKENS, _CHUNK_BYTES // (wide.itemsize * V)))
-        buffer = torch.empty(V, rows, dtype=hidden_TH.dtype, device=hidden_TH.device).t()
-        for start in range(0, T, rows):
-            part = slice(start, min(start + rows, T))
-            h, labels, loss_weight = hidden_TH[part], labels_T[part], loss_weight_T[part].to(wide)
-            logits = torch.mm(h, weight_VH.t(), out=buffer[: len(h)]).to(wide)
-            loss, denominator = _softmax_numerator_(logits, labels, columns)
-            total += loss.dot(loss_weight)
-            if d_hidden is None or d_weight is None:
+        parts = _parts(hidden_TH, V)
+        buffer = torch.empty(V, parts[0].stop, dtype=hidden_TH.dtype, device=hidden_TH.device).t()
+        for part in parts:
+            h = hidden_TH[part]
+            logits = torch.mm(h, weight_VH.t(), out=buffer[: len(h)])
+            loss, gradient = _loss_and_gradient_(logits, labels_T[part], loss_weight_T[part], columns, needs_grad)
+            total += loss
+            if gradient is None or d_hidden is None or d_weight is None:
                 continue
-            logits.mul_((loss_weight / denominator)[:, None])
-            column, owned = _own_columns(labels, columns)
-            logits.scatter_add_(1, column[:, None], -(owned * loss_weight)[:, None])
-            gradient = logits.to(hidden_TH.dtype)
             torch.mm(gradient, weight_VH, out=d_hidden[part])
             _add_product_(d_weight, gradient.t(), h)
         ctx.save_for_backward(d_hidden, d_weight)
@@ -115,6 +127,56 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
         d_hidden, d_weight = ctx.saved_tensors
         return d_hidden.mul_(factor), d_weight.mul_(factor).to(ctx.dtype), None, None, None, None
+
+
+class _DeferrableLinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_TH: Tensor, weight_VH: nn.Parameter, labels_T: Tensor, loss_weight_T: Tensor, columns: Columns
+    ) -> Tensor:
+        T, V = hidden_TH.shape[0], weight_VH.shape[0]
+        total = torch.zeros((), dtype=_wide(hidden_TH), device=hidden_TH.device)
+        d_hidden = torch.empty_like(hidden_TH)
+        d_logits = torch.empty(T, V, dtype=hidden_TH.dtype, device=hidden_TH.device)
+        for part in _parts(hidden_TH, V):
+            logits = torch.mm(hidden_TH[part], weight_VH.t(), out=d_logits[part])
+            loss, gradient = _loss_and_gradient_(logits, labels_T[part], loss_weight_T[part], columns, needs_grad=True)
+            total += loss
+            assert gradient is not None
+            torch.mm(gradient, weight_VH, out=d_hidden[part])
+        ctx.save_for_backward(hidden_TH, d_hidden, d_logits)
+        ctx.slot = slot_of(weight_VH)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_TH, d_hidden, d_logits = ctx.saved_tensors
+        d_weight = weight_gradient(d_logits.mul_(factor), hidden_TH, ctx.slot) if ctx.needs_input_grad[1] else None
+        return d_hidden.mul_(factor), d_weight, None, None, None
+
+
+def _parts(hidden_TH: Tensor, columns: int) -> list[slice]:
+    """Cut the tokens into chunks whose logits stay in the cache; the first one is the longest."""
+    T = hidden_TH.shape[0]
+    rows = min(T, max(_CHUNK_TOKENS, _CHUNK_BYTES // (_wide(hidden_TH).itemsize * columns)))
+    return [slice(start, min(start + rows, T)) for start in range(0, T, rows)]
+
+
+def _loss_and_gradient_(
+    logits_TV: Tensor, labels_T: Tensor, loss_weight_T: Tensor, columns: Columns, needs_grad: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Return the weighted sum of the tokens' losses and, in the memory of the logits, their gradient of it."""
+    wide_TV = logits_TV.to(_wide(logits_TV))
+    loss_weight_T = loss_weight_T.to(wide_TV.dtype)
+    loss_T, denominator_T = _softmax_numerator_(wide_TV, labels_T, columns)
+    loss = loss_T.dot(loss_weight_T)
+    if not needs_grad:
+        return loss, None
+    wide_TV.mul_((loss_weight_T / denominator_T)[:, None])
+    column_T, owned_T = _own_columns(labels_T, columns)
+    wide_TV.scatter_add_(1, column_T[:, None], -(owned_T * loss_weight_T)[:, None])
+    return loss, wide_TV if wide_TV.dtype == logits_TV.dtype else logits_TV.copy_(wide_TV)
 
 
 def _softmax_numerator_(logits_TV: Tensor, labels_T: Tensor, columns: Columns) -> tuple[Tensor, Tensor]:

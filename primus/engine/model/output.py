@@ -1,32 +1,44 @@
 """From the last hidden states to logits or losses: the output matrix, its rows divided over the vocabulary."""
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import Tensor, nn
 
-from primus.engine.kernels.cross_entropy import Columns, linear_cross_entropy, vocab_parallel_cross_entropy
+from primus.engine.kernels.cross_entropy import Columns, vocab_parallel_cross_entropy
 from primus.engine.kernels.linear import linear
 from primus.engine.model.linears import enter_tensor_parallel
 from primus.engine.model.parameter import Place
 from primus.engine.parallel import collectives
 
-__all__ = ["OutputLayer"]
+__all__ = ["OutputLayer", "SumOfLosses"]
+
+SumOfLosses = Callable[[Tensor, Tensor, Tensor, Tensor, Columns], Tensor]
+"""From hidden states, matrix, labels, loss weights and own columns to the weighted sum of the tokens' losses."""
 
 
 class OutputLayer(nn.Module):
     """Logits or losses from hidden states [S, B, H]; padding of the vocabulary takes no part in either."""
 
     def __init__(
-        self, place: Place, weight: nn.Parameter, *, vocab_size: int, chunked: bool, cross_entropy_in_fp16: bool = False
+        self,
+        place: Place,
+        weight: nn.Parameter,
+        *,
+        vocab_size: int,
+        sum_of_losses: SumOfLosses | None,
+        cross_entropy_in_fp16: bool = False,
     ) -> None:
-        """`weight` is its own or the embedding's; `chunked` computes loss sums without the whole logits."""
+        """`weight` is its own or the embedding's; `sum_of_losses` None takes the sum from the whole logits."""
         super().__init__()
         self.tp, self.sequence_parallel = place.tp, place.sequence_parallel
         self.weight, self.vocab_size, self.in_fp16 = weight, vocab_size, cross_entropy_in_fp16
         rows = weight.shape[0]
         first = place.tp.index * rows
         self.columns = Columns(first, max(0, min(rows, vocab_size - first)), place.tp)
-        self._loss_sum: Callable[[Tensor, Tensor, Tensor], Tensor] = self._chunked_sum if chunked else self._whole_sum
+        self._loss_sum: Callable[[Tensor, Tensor, Tensor], Tensor] = (
+            self._whole_sum if sum_of_losses is None else partial(self._fused_sum, sum_of_losses)
+        )
 
     def forward(self, x_SBH: Tensor, labels_BS: Tensor | None = None, loss_mask_BS: Tensor | None = None) -> Tensor:
         """Return logits of the real vocabulary on every rank [B, S, V]; with labels losses [B, S]; with a mask their sum.
@@ -52,7 +64,7 @@ class OutputLayer(nn.Module):
         losses_BS = self._losses(x_SBH, labels_BS)
         return (losses_BS * loss_mask_BS).sum()
 
-    def _chunked_sum(self, x_SBH: Tensor, labels_BS: Tensor, loss_mask_BS: Tensor) -> Tensor:
+    def _fused_sum(self, form: SumOfLosses, x_SBH: Tensor, labels_BS: Tensor, loss_mask_BS: Tensor) -> Tensor:
         x_TH = enter_tensor_parallel(x_SBH, self.tp, self.sequence_parallel).flatten(0, 1)
         labels_T, mask_T = labels_BS.t().flatten(), loss_mask_BS.t().flatten()
-        return linear_cross_entropy(x_TH, self.weight, labels_T, mask_T, self.columns)
+        return form(x_TH, self.weight, labels_T, mask_T, self.columns)

@@ -7,7 +7,7 @@ pipeline schedule may compute it where its rank would be idle.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["DeferredProducts"]
+__all__ = ["DeferredProducts", "PostponedProducts"]
 
 Product = Callable[[], None]
 
@@ -49,3 +49,25 @@ class DeferredProducts:
     def is_empty(self) -> bool:
         """Whether nothing waits."""
         return not self._kept
+
+
+class PostponedProducts:
+    """Products of one weight that wait until the backwards of the step are through."""
+
+    def __init__(self, limit: int, otherwise: DeferredProducts) -> None:
+        """Keep the first `limit` of a step, all of them if it is 0; the rest go the way of other weights, `otherwise`."""
+        self._limit, self._otherwise = limit, otherwise
+        self._kept: list[Product] = []
+
+    def keep(self, product: Product) -> bool:
+        """Set a product aside; False: compute it now."""
+        if self._limit and len(self._kept) == self._limit:
+            return self._otherwise.keep(product)
+        self._kept.append(product)
+        return True
+
+    def compute(self) -> None:
+        """Compute what was set aside, in its order; each lets go of its operands."""
+        kept, self._kept = self._kept, []
+        while kept:
+            kept.pop(0)()

@@ -5,13 +5,14 @@ The first addition of a step overwrites, so that nobody zeroes the memory and no
 64-65 ms if the linears write their products here.
 """
 
+import sys
 from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from primus.engine.parallel.deferred import DeferredProducts
+from primus.engine.parallel.deferred import DeferredProducts, PostponedProducts
 
 __all__ = ["GradientSlot", "Keeper", "slot_of"]
 
@@ -33,13 +34,18 @@ class GradientSlot:
 
     def __init__(self, name: str, value: Tensor, keeper: Keeper, deferred: DeferredProducts) -> None:
         """`value` may be without memory until the keeper hears of an addition; products may be set aside in `deferred`."""
-        self.name, self.value, self._keeper, self._deferred = name, value, keeper, deferred
+        self.name, self.value, self._keeper = name, value, keeper
+        self._deferred: DeferredProducts | PostponedProducts = deferred
         self.is_empty = True
         """Nothing was added in this step: what `value` holds is void."""
         self.arrivals = 0
         """Additions in the last backward of this step."""
         self.expected = 0
         """Additions that complete the gradient, by past steps; 0: not known."""
+
+    def postpone(self, products: PostponedProducts) -> None:
+        """Let products wait for the end of the step; until then the gradient is never complete."""
+        self._deferred, self.expected = products, sys.maxsize
 
     def add_(self, grad: Tensor) -> None:
         """Add a gradient."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from primus.engine.checkpoint.load import load_checkpoint
 from primus.engine.checkpoint.progress import Progress
 from primus.engine.checkpoint.rng import capture_rng, restore_rng
-from primus.engine.checkpoint.save import Contents, save_checkpoint
+from primus.engine.checkpoint.save import Contents, save_checkpoint, save_non_persistent
 from primus.engine.checkpoint.start import Start
 from primus.engine.checkpoint.state import TrainState
 from primus.engine.config import ConfigContainer, serialize
@@ -56,9 +56,16 @@ class Parts:
 
     def save(self) -> Path:
         """Write a checkpoint of this very moment."""
+        return save_checkpoint(self.config.checkpoint, self._contents(), mesh=self.mesh, progress=self.progress)
+
+    def save_non_persistent(self) -> Path:
+        """Write a checkpoint of this very moment that the next of its kind replaces."""
+        return save_non_persistent(self.config.checkpoint, self._contents(), mesh=self.mesh)
+
+    def _contents(self) -> Contents:
         assert self.trainer is not None
         self.trainer.buffers.finish_param_gather()
-        contents = Contents(
+        return Contents(
             state=self.state,
             model=self.trainer.buffers.weight_shards(),
             optimizer=self.trainer.optimizer.state_shards(),
@@ -66,7 +73,6 @@ class Parts:
             rng=capture_rng(self.streams, self.mesh.device),
             container=serialize.to_dict(self.config),
         )
-        return save_checkpoint(self.config.checkpoint, contents, mesh=self.mesh, progress=self.progress)
 
 
 def assemble(config: ConfigContainer, mesh: Mesh, start: Start | None) -> Parts:
@@ -108,6 +114,10 @@ def _trainer(config: ConfigContainer, chunks: tuple[GPTModel, ...], mesh: Mesh) 
         units=[chunk.units() for chunk in chunks],
         fill=partial(initialise_parameter, seed=config.rng.seed, tp=mesh.tp) if config.model.init.perform else None,
     )
+    pipeline = config.model.pipeline
+    for chunk in chunks:
+        if chunk.output_layer is not None and pipeline.postpone_output_gradient:
+            buffers.postpone(chunk.output_layer.weight, limit=pipeline.output_gradient_limit * pipeline.num_slices)
     optimizer = build_optimizer(
         config.optimizer,
         config.mixed_precision,

@@ -107,6 +107,7 @@ TOGETHER: dict[str, dict[str, Any]] = {
     "multiple_validation_sets": {"full_validation": True, "mock_data": False, "train_data_path": "a", "valid_data_path": "b"},
     "mock_data": {"data_path": "a"},
     "sequence_parallel": {"tensor_model_parallel_size": 2},
+    "defer_embedding_wgrad_compute": {"pipeline_model_parallel_size": 2},
     "train_samples": {"train_iters": None},
     "weight_decay_incr_style": {"start_weight_decay": 0.0, "end_weight_decay": 0.1},
     "tokenizer_type": {"mock_data": False, "data_path": "a", "tokenizer_model": "t", "vocab_size": 2000},
@@ -134,6 +135,7 @@ TWO_RANKS = (
     "context_parallel_size",
     "num_distributed_optimizer_instances",
     "microbatch_group_size_per_vp_stage",
+    "defer_embedding_wgrad_compute",
     "sequence_parallel",
     "distribute_saved_activations",
 )

@@ -36,6 +36,9 @@ ZERO_BUBBLE: Values = {
 CHUNKS = "num_virtual_stages_per_pipeline_rank"
 GROUPED: Values = {**ZERO_BUBBLE, "enable_zero_bubble": False, CHUNKS: 2}
 FOLDED: Values = {**ZERO_BUBBLE, "zero_bubble_v_schedule": True}
+V_HALF: Values = {**PRIMUS_PIPELINE, "pp_algorithm": "v-half"}
+OFFLOADED: Values = {**GROUPED, "cpu_offload": True, "offload_chunk_num": 1}
+RECOMPUTED: Values = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 OVERLAP: Values = {"overlap_grad_reduce": True}
 TP_OVERLAP: Values = {
     "tensor_model_parallel_size": 2,
@@ -190,6 +193,14 @@ CASES: list[tuple[Values, Values, Values, str]] = [
         ZERO_BUBBLE,
         "zero_bubble_max_pending_backward",
     ),
+    ({"offload": True}, V_HALF, {**V_HALF, "offload_ops": "attn"}, "offload_ops"),
+    ({"offload": True}, {**V_HALF, "offload_ops": "attn", **RECOMPUTED}, {**V_HALF, "offload_ops": "attn"}, "recompute_method"),
+    ({"offload_ops": "attn"}, V_HALF, {**V_HALF, "offload": True}, "offload"),
+    ({"offload_chunk_num": 1}, GROUPED, {**GROUPED, "cpu_offload": True}, "cpu_offload"),
+    ({"auto_offload_time": False}, GROUPED, OFFLOADED, "cpu_offload"),
+    ({"offload_overlap_sr": False}, GROUPED, OFFLOADED, "cpu_offload"),
+    ({"offload_time": 0.1}, GROUPED, {**OFFLOADED, "auto_offload_time": False}, "cpu_offload"),
+    ({"offload_time": 0.1}, OFFLOADED, {**OFFLOADED, "auto_offload_time": False}, "auto_offload_time"),
     ({"tp_comm_overlap_cfg": {"qkv_fprop": {}}}, {}, TP_OVERLAP, "tp_comm_overlap"),
     *(
         ({f"tp_comm_{key}": value}, {}, TP_OVERLAP, "tp_comm_overlap")

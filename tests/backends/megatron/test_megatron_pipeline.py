@@ -275,6 +275,17 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 
 SLICED = {"patch_zero_bubble": True, "num_seq_splits": 2}
 REFUSED += [
+    (
+        "output-gradients-of-split-backwards",
+        {**PRIMUS, "pp_algorithm": "zero-bubble", "defer_embedding_wgrad_compute": True},
+        "the schedule zero-bubble puts off all weight gradients already; set it to false.",
+    ),
+    (
+        "output-gradients-in-two-steps",
+        {"defer_embedding_wgrad_compute": True, "gradient_accumulation_fusion": False},
+        "needs gradient_accumulation_fusion: true (it is gradient_accumulation_fusion false (exp.yaml:",
+    ),
+    ("negative-limit", {"wgrad_deferral_limit": -1}, "wgrad_deferral_limit -1 (exp.yaml:"),
     ("slices-alone", {"num_seq_splits": 2}, "needs patch_zero_bubble: true"),
     ("slices-uneven", {**SLICED, "num_seq_splits": 3}, "into unequal slices: choose a number that divides it"),
     ("slices-folded", {**SLICED, "zero_bubble_v_schedule": True}, "but zero_bubble_v_schedule true (exp.yaml:"),
@@ -318,6 +329,7 @@ def test_an_accounted_loss_needs_a_layer_to_give(problems_of: Any) -> None:
         {"patch_primus_pipeline": True},
         {"microbatch_group_size_per_vp_stage": 2},
         {"patch_zero_bubble": True},
+        {"defer_embedding_wgrad_compute": True},
     ],
     ids=lambda keys: next(iter(keys)),
 )
@@ -326,3 +338,25 @@ def test_pipeline_keys_need_a_pipeline(problems_of: Any, keys: dict[str, Any]) -
     (name,) = keys
     assert problem.startswith(name)
     assert "needs a pipeline, but pipeline_model_parallel_size 1 (" in problem
+
+
+@pytest.mark.parametrize(
+    ("keys", "delays"),
+    [
+        ({}, True),
+        (CHUNKS, True),
+        ({**ZERO, "enable_zero_bubble": False}, True),
+        (ZERO, False),
+        ({**PRIMUS, "pp_algorithm": "v-min"}, False),
+    ],
+)
+def test_whole_backwards_are_taken_apart(build: Any, keys: dict[str, Any], delays: bool) -> None:
+    pipeline = build(
+        {"pipeline_model_parallel_size": 2, "delay_wgrad_compute": True, **keys}, world_size=2
+    ).config.model.pipeline
+    assert pipeline.delay_weight_gradients == delays
+    assert pipeline.splits_backward
+
+
+def test_one_stage_keeps_its_backwards_whole(build: Any) -> None:
+    assert not build({"delay_wgrad_compute": True}).config.model.pipeline.splits_backward

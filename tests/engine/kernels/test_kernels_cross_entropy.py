@@ -8,8 +8,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import primus.engine.kernels.cross_entropy as room
-from primus.engine.kernels.cross_entropy import Columns, linear_cross_entropy, vocab_parallel_cross_entropy
+from primus.engine.kernels.cross_entropy import (
+    Columns,
+    deferrable_linear_cross_entropy,
+    linear_cross_entropy,
+    vocab_parallel_cross_entropy,
+)
+from primus.engine.parallel.deferred import DeferredProducts
 from primus.engine.parallel.mesh import Group
+from primus.engine.parallel.slot import GradientSlot
 
 ALONE = Group((0,), 0)
 
@@ -35,13 +42,14 @@ def test_token_losses_equal_the_library() -> None:
         torch.testing.assert_close(a, e, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("form", [linear_cross_entropy, deferrable_linear_cross_entropy])
 @pytest.mark.parametrize("tokens", [1, 64, 65, 150], ids="{} tokens".format)
-def test_chunked_sum_equals_the_library(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunked_sum_equals_the_library(tokens: int, form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "_CHUNK_BYTES", 1)
     monkeypatch.setattr(room, "_CHUNK_TOKENS", 64)
     hidden, weight, labels, w = case(tokens)
     expected = F.cross_entropy(hidden @ weight.T, labels, reduction="none") @ w
-    actual = linear_cross_entropy(hidden, weight, labels, w, Columns(0, 20, ALONE))
+    actual = form(hidden, weight, labels, w, Columns(0, 20, ALONE))
     torch.testing.assert_close(actual, expected, rtol=1e-13, atol=1e-13)
     for a, e in zip(gradients(actual, hidden, weight), gradients(expected, hidden, weight), strict=True):
         torch.testing.assert_close(a, e, rtol=1e-12, atol=1e-12)
@@ -92,3 +100,32 @@ def test_without_gradients_none_are_computed(monkeypatch: pytest.MonkeyPatch) ->
     with torch.no_grad():
         loss = linear_cross_entropy(hidden, weight, labels, w, Columns(0, 20, ALONE))
     assert not loss.requires_grad
+
+
+class Quiet:
+    """Looks after a slot that always has memory."""
+
+    def before_add(self, slot: GradientSlot) -> None:
+        """Do nothing."""
+
+    def added(self, slot: GradientSlot) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+def test_the_gradient_of_the_matrix_can_wait(dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "_CHUNK_BYTES", 1)
+    monkeypatch.setattr(room, "_CHUNK_TOKENS", 64)
+    hidden, weight, labels, w = (t.detach() for t in case())
+    hidden, matrix = hidden.to(dtype).requires_grad_(), torch.nn.Parameter(weight.to(dtype))
+    expected = gradients(linear_cross_entropy(hidden, matrix, labels, w, Columns(0, 20, ALONE)), hidden, matrix)
+    waiting = DeferredProducts()
+    slot = GradientSlot("w", torch.zeros(matrix.shape, dtype=torch.promote_types(dtype, torch.float32)), Quiet(), waiting)
+    matrix.grad_slot = slot  # type: ignore[attr-defined]
+    with waiting.keeping("microbatch"):
+        (3.0 * deferrable_linear_cross_entropy(hidden, matrix, labels, w, Columns(0, 20, ALONE))).backward()
+    assert slot.is_empty
+    assert matrix.grad is None
+    torch.testing.assert_close(hidden.grad, expected[0])
+    waiting.compute("microbatch")
+    assert (slot.value - expected[1]).abs().max() <= tolerance * expected[1].abs().max()

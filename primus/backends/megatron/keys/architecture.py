@@ -111,5 +111,5 @@ ROWS = section(
          doc="Add weight gradients straight into the main gradient instead of by way of a second tensor."),
     live("delay_wgrad_compute", "bool", "model.pipeline.delay_weight_gradients",
          doc="Pipelines with whole backwards: a stage passes the input gradient on before it computes weight gradients, which "
-             "takes a third off the bubble and costs no memory."),
+             "shortens the bubble by their time and holds no more activations."),
 )

@@ -6,7 +6,6 @@ __all__ = ["ROWS"]
 
 _PIPELINE = "Pipeline parallelism is"
 _FSDP = "Fully sharded data parallelism is"
-_LOCAL = "Node-local checkpoints are"
 _SHARP = "SHARP reduces inside InfiniBand switches through NCCL's own settings; torch's process groups offer no switch for it"
 
 # A table: a row's identity on its first line, its meaning below.
@@ -102,12 +101,13 @@ ROWS = section(
              "A run on CPUs says that it has no effect."),
     live("use_tp_pp_dp_mapping", "bool", "model.parallel.use_tp_pp_dp_mapping",
          doc="Number ranks so that pipeline stages lie closer together than data-parallel replicas."),
-    pending("replication", "bool", _LOCAL,
-            doc="Keep copies of node-local checkpoints on other nodes. It has nothing to do with schedules."),
-    pending("replication_jump", "int?", _LOCAL, minimum=1,
-            doc="Distance in ranks between the copies of a node-local checkpoint."),
-    pending("replication_factor", "int?", _LOCAL, minimum=1,
-            doc="Number of copies of a node-local checkpoint."),
+    live("replication", "bool", "checkpoint.non_persistent.replication_jump",
+         doc="Keep copies of `local` non-persistent checkpoints on other ranks' nodes. It has nothing to do with schedules."),
+    live("replication_jump", "int?", "checkpoint.non_persistent.replication_jump", minimum=1,
+         doc="Distance in ranks between those that keep one another's parts: at least the ranks of a node, so that copies lie on "
+             "others."),
+    live("replication_factor", "int?", "checkpoint.non_persistent.replication_factor", minimum=2,
+         doc="Ranks that keep a part, the one that wrote it among them. Null: 2."),
     live("deterministic_mode", "bool", "rng.deterministic_mode",
          doc="Use only algorithms that give the same bits each time. "
              "Excludes `use_flash_attn` and `cross_entropy_loss_fusion`."),

@@ -6,6 +6,8 @@
 - `one_f_one_b.py`, `one_f_one_b_v.py`, `group_interleaved.py`: schedules with whole backwards, or weight gradients at once
 - `zero_bubble.py`, `heuristic.py`, `controllable.py`: schedules that postpone weight gradients
 - `offload.py`: activations that leave for the host and come back
+- `apart.py`: whole backwards taken apart
+- `pause.py`: where ranks learn whether the step before stands
 - `forwards.py`: evaluation
 - `simulate.py`: times, waits and peaks of a table, and the proof that it can run
 - `picture.py`: tables as text and pictures
@@ -15,6 +17,7 @@ from primus.engine.config.pipeline import ALGORITHMS, Algorithm
 from primus.engine.pipeline.schedules.algorithms import build_schedule, schedule_of
 from primus.engine.pipeline.schedules.forwards import forwards
 from primus.engine.pipeline.schedules.offload import OFFLOADING
+from primus.engine.pipeline.schedules.pause import Pause, pause_of, pauses
 from primus.engine.pipeline.schedules.plan import Message, RankPlan, Task, rank_plan
 from primus.engine.pipeline.schedules.simulate import Costs, ScheduleError, Simulation, peak_activations, simulate
 from primus.engine.pipeline.schedules.table import Op, Row, Schedule
@@ -26,6 +29,7 @@ __all__ = [
     "Costs",
     "Message",
     "Op",
+    "Pause",
     "RankPlan",
     "Row",
     "Schedule",
@@ -34,6 +38,8 @@ __all__ = [
     "Task",
     "build_schedule",
     "forwards",
+    "pause_of",
+    "pauses",
     "peak_activations",
     "rank_plan",
     "schedule_of",

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from primus.engine.config.offload import OffloadConfig
 from primus.engine.config.pipeline import ALGORITHMS, V_SHAPED, Algorithm, PipelineConfig
+from primus.engine.pipeline.schedules.apart import with_weight_gradients_apart
 from primus.engine.pipeline.schedules.controllable import v_half, v_min
 from primus.engine.pipeline.schedules.group_interleaved import group_interleaved
 from primus.engine.pipeline.schedules.heuristic import zb_heuristic
@@ -32,7 +33,7 @@ def schedule_of(config: PipelineConfig, num_ranks: int, num_microbatches: int) -
         transfer=1.0,
     )
     is_in_groups = config.algorithm == "group-interleaved"
-    return build_schedule(
+    schedule = build_schedule(
         config.algorithm,
         num_ranks,
         num_microbatches,
@@ -43,6 +44,7 @@ def schedule_of(config: PipelineConfig, num_ranks: int, num_microbatches: int) -
         max_memory=config.max_memory,
         offload=config.offload,
     )
+    return with_weight_gradients_apart(schedule) if config.delay_weight_gradients else schedule
 
 
 def build_schedule(

@@ -5,9 +5,19 @@ from primus.backends.megatron.patches.args import zero_bubble
 from primus.backends.megatron.patches.args.batch import batch_plan
 from primus.backends.megatron.patches.args.stages import ENDS, LAYOUT, MANUAL, STANDALONE, layout_stages, num_slots, slots_text
 from primus.backends.megatron.patches.args.stages import layers_per_stage as stage_layers
-from primus.engine.config.pipeline import V_SHAPED
+from primus.engine.config.pipeline import V_SHAPED, WHOLE_BACKWARDS
 
-__all__ = ["RULES", "algorithm", "communication_method", "interleave_group_size", "layers_per_stage", "num_chunks", "per_rank"]
+__all__ = [
+    "RULES",
+    "algorithm",
+    "communication_method",
+    "delays_weight_gradients",
+    "interleave_group_size",
+    "layers_per_stage",
+    "num_chunks",
+    "per_rank",
+    "splits_backward",
+]
 
 _CHUNKS = ("num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size")
 _SIZE, _GROUP = "num_layers_per_virtual_pipeline_stage", "microbatch_group_size_per_vp_stage"
@@ -54,6 +64,16 @@ def communication_method(p: Params) -> str:
     if p["patch_primus_pipeline"]:
         return str(p["communication_method"])
     return "async_p2p" if p["overlap_p2p_comm"] else "batch_p2p"
+
+
+def delays_weight_gradients(p: Params) -> bool:
+    """Tell whether whole backwards are taken apart."""
+    return bool(p["delay_wgrad_compute"] and p["pipeline_model_parallel_size"] > 1 and not splits_backward(p))
+
+
+def splits_backward(p: Params) -> bool:
+    """Tell whether the schedule has weight gradients of its own."""
+    return algorithm(p) not in WHOLE_BACKWARDS
 
 
 def per_rank(p: Params, key: str) -> tuple[float, ...] | None:
@@ -188,6 +208,19 @@ def costs_are_those_of_the_heuristic(p: Params) -> Problems:
             yield f"{p.where(key)} must be {bound}."
 
 
+def output_gradient_can_wait(p: Params) -> Problems:
+    """The last stage of a pipeline has time at the end of a step, unless its schedule uses it up."""
+    key = "defer_embedding_wgrad_compute"
+    if not p[key]:
+        return
+    if p["pipeline_model_parallel_size"] == 1:
+        yield f"{p.where(key)} needs a pipeline, but {p.where('pipeline_model_parallel_size')}: set it to false."
+    elif splits_backward(p):
+        yield f"{p.where(key)}: the schedule {algorithm(p)} puts off all weight gradients already; set it to false."
+    if not p["gradient_accumulation_fusion"]:
+        yield f"{p.where(key)} needs gradient_accumulation_fusion: true (it is {p.where('gradient_accumulation_fusion')})."
+
+
 RULES: tuple[Rule, ...] = (
     chunks_are_chosen_once,
     keys_of_stages_need_stages,
@@ -199,6 +232,7 @@ RULES: tuple[Rule, ...] = (
     microbatches_fill_the_schedule,
     groups_need_interleaving,
     costs_are_those_of_the_heuristic,
+    output_gradient_can_wait,
 )
 
 
