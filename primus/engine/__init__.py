@@ -10,5 +10,5 @@
 - `config/`: the container
 - `trace/`: times of named stretches of code
 - `cause.py`, `leave.py`, `lifeline.py`, `host_memory.py`: what a process owes its launcher and its machine
-- `device_memory.py`: what it has of memory
+- `device_memory.py`: its accelerator, and what it has of memory
 """

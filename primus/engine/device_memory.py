@@ -1,11 +1,16 @@
-"""Memory of this rank, in bytes: of its accelerator, or of the host where the CPU computes."""
+"""This rank's accelerator and its memory in bytes, or that of the host where the CPU computes."""
 
 import os
 import resource
 
 import torch
 
-__all__ = ["peak_bytes", "total_bytes"]
+__all__ = ["device_name", "peak_bytes", "total_bytes"]
+
+
+def device_name(device: torch.device) -> str:
+    """Return what the vendor calls an accelerator; nothing for a CPU."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else ""
 
 
 def peak_bytes(device: torch.device) -> int:

@@ -18,6 +18,7 @@ from primus.engine.parallel.collectives import all_gather_object
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.pipeline.recorder import Recorder
 from primus.engine.pipeline.schedules import Op
+from primus.engine.pipeline.storage import memory_of
 
 __all__ = ["Adaptive", "Measured", "adapted"]
 
@@ -61,7 +62,7 @@ class Adaptive:
     """Measures while a run trains, and says once what the schedule should be."""
 
     def __init__(self, config: PipelineConfig, mesh: Mesh, weights: set[int]) -> None:
-        """`weights` holds the addresses of memory that is no activation."""
+        """`weights` names memory that is no activation."""
         assert config.timed_steps is not None
         self._config, self._mesh, self._weights = config, mesh, weights
         self._first, self._last = config.timed_steps
@@ -109,7 +110,7 @@ class Adaptive:
         return Measured((forward, input_grad, weight_grad), size, room)
 
     def _count(self, kept: Tensor) -> Tensor:
-        storage = kept.untyped_storage()
-        if storage.data_ptr() not in self._weights:
-            self._saved[storage.data_ptr()] = storage.nbytes()
+        memory = memory_of(kept)
+        if memory not in self._weights:
+            self._saved[memory] = kept.untyped_storage().nbytes()
         return kept

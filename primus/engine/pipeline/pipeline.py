@@ -1,18 +1,33 @@
 """`Pipeline`: this rank's part of every step, by the schedule that the configuration names."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from primus.engine.config import ConfigContainer
 from primus.engine.config.pipeline import PipelineConfig
+from primus.engine.device_memory import device_name
+from primus.engine.model.gpt import GPTModel
 from primus.engine.model.hidden import hidden_shape, residual_dtype
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.pipeline.adaptive import Adaptive
+from primus.engine.pipeline.host_link import host_link
 from primus.engine.pipeline.links import Links
+from primus.engine.pipeline.offload import OffloadStore, core_attentions
 from primus.engine.pipeline.recorder import Recorder
-from primus.engine.pipeline.runtime import Around, Forward, Gradients, Roots, execute
-from primus.engine.pipeline.schedules import Op, RankPlan, Schedule, forwards, peak_activations, rank_plan, schedule_of
+from primus.engine.pipeline.runtime import Around, Forward, Gradients, Roots, Trial, execute
+from primus.engine.pipeline.schedules import (
+    Op,
+    Pause,
+    RankPlan,
+    Schedule,
+    forwards,
+    pause_of,
+    peak_activations,
+    rank_plan,
+    schedule_of,
+)
+from primus.engine.pipeline.storage import resident_memory
 from primus.engine.precision import dtype_of
 
 __all__ = ["Pipeline", "build_pipeline"]
@@ -31,13 +46,15 @@ class Pipeline:
         *,
         recorder: Recorder | None = None,
         adaptive: Adaptive | None = None,
+        offload: OffloadStore | None = None,
     ) -> None:
-        """`links` is needed for more than one pipeline rank, `recorder` for `adaptive`."""
+        """`links` is needed for more than one pipeline rank, `recorder` for `adaptive`, `offload` for tables with copies."""
         self._config, self._mesh, self._links = config, mesh, links
         self.recorder = recorder
         """Times of the last step that was timed; None where nobody asks for them."""
-        self._adaptive = adaptive
-        self._training: dict[int, tuple[RankPlan, float]] = {}
+        self._adaptive, self._offload = adaptive, offload
+        self._has_run = False
+        self._training: dict[int, tuple[RankPlan, float, Pause]] = {}
         self._evaluation: dict[int, RankPlan] = {}
 
     @property
@@ -46,12 +63,22 @@ class Pipeline:
         return self._config.num_slices
 
     def train(
-        self, num_microbatches: int, forward: Forward, gradients: Gradients, around: Around, *, roots: Roots | None = None
+        self,
+        num_microbatches: int,
+        forward: Forward,
+        gradients: Gradients,
+        around: Around,
+        *,
+        roots: Roots | None = None,
+        counts: Callable[[], bool] | None = None,
     ) -> None:
-        """Run all forwards and backwards of a step; every rank of the pipeline calls it. The rest is as `execute` says."""
+        """Run all forwards and backwards of a step; every rank of the pipeline calls it. The rest is as `execute` says.
+
+        With `counts` the step begins before it is known whether the one before stands, and asks at its `Pause`.
+        """
         if num_microbatches not in self._training:
             self._training[num_microbatches] = self._plan(num_microbatches)
-        plan, alive = self._training[num_microbatches]
+        plan, alive, pause = self._training[num_microbatches]
         measures = self._adaptive is not None and self._adaptive.is_timing
         # Only then: the recorder waits for the device at every operation.
         if self.recorder is not None and (measures or self._config.dump_times):
@@ -59,7 +86,17 @@ class Pipeline:
             around = _both(around, self.recorder.around)
         if self._adaptive is not None and measures:
             around = _both(around, self._adaptive.around)
-        execute(plan, forward=forward, gradients=gradients, links=self._links, around=around, roots=roots)
+        execute(
+            plan,
+            forward=forward,
+            gradients=gradients,
+            links=self._links,
+            around=around,
+            roots=roots,
+            offload=self._offload,
+            trial=None if counts is None else Trial(pause=pause, counts=counts),
+        )
+        self._say_what_left()
         if self._adaptive is not None and self.recorder is not None:
             new = self._adaptive.after_step(self.recorder, alive)
             if new is not None:
@@ -73,19 +110,30 @@ class Pipeline:
             self._evaluation[num_microbatches] = rank_plan(schedule, pp.index)
         execute(self._evaluation[num_microbatches], forward=forward, links=self._links)
 
-    def _plan(self, num_microbatches: int) -> tuple[RankPlan, float]:
+    def _say_what_left(self) -> None:
+        """Say after the first step how much was on the host."""
+        if self._offload is None or self._has_run:
+            return
+        self._has_run = True
+        if self._offload.most_parked_bytes:
+            log.info("up to %s bytes of activations lie in host memory at a time", f"{self._offload.most_parked_bytes:,d}")
+        else:
+            log.warning(
+                "no activations of this rank go to the host: nothing is kept that may leave, or all is needed again too soon"
+            )
+
+    def _plan(self, num_microbatches: int) -> tuple[RankPlan, float, Pause]:
         schedule = schedule_of(self._config, self._mesh.pp.size, num_microbatches)
         if self._config.debug_scheduler_table and self._mesh.rank == 0:
             log.info("schedule %s of %d microbatches\n%s", schedule.algorithm, num_microbatches, _text(schedule))
-        return rank_plan(schedule, self._mesh.pp.index), peak_activations(schedule, self._mesh.pp.index)
+        rank = self._mesh.pp.index
+        return rank_plan(schedule, rank), peak_activations(schedule, rank), pause_of(schedule, rank)
 
 
-def build_pipeline(config: ConfigContainer, mesh: Mesh, weights: set[int], wait: Callable[[], object]) -> Pipeline:
-    """Return the pipeline of a run.
-
-    `weights` holds the addresses of the weights' memory; `wait` returns when the device has done what it was given.
-    """
-    model, pipeline = config.model, config.model.pipeline
+def build_pipeline(config: ConfigContainer, mesh: Mesh, chunks: Sequence[GPTModel], wait: Callable[[], object]) -> Pipeline:
+    """Return the pipeline of a run over this rank's chunks; `wait` returns when the device has done what it was given."""
+    model = config.model
+    pipeline = model.pipeline.with_copy_time(model.hidden_size, model.seq_length, device_name(mesh.device))
     if mesh.pp.size == 1:
         return Pipeline(pipeline, mesh)
     links = Links(
@@ -102,8 +150,16 @@ def build_pipeline(config: ConfigContainer, mesh: Mesh, weights: set[int], wait:
         mesh,
         links,
         recorder=Recorder(wait) if pipeline.dump_times or is_adaptive else None,
-        adaptive=Adaptive(pipeline, mesh, weights) if is_adaptive else None,
+        adaptive=Adaptive(pipeline, mesh, resident_memory(chunks)) if is_adaptive else None,
+        offload=_offload(pipeline, mesh, chunks) if pipeline.offload.is_on else None,
     )
+
+
+def _offload(pipeline: PipelineConfig, mesh: Mesh, chunks: Sequence[GPTModel]) -> OffloadStore:
+    offload = pipeline.offload
+    link = host_link(mesh.device, overlaps=offload.overlaps)
+    attention = core_attentions(chunks[: offload.num_chunks]) if offload.tensors == "attn" else None
+    return OffloadStore(link, resident_memory(chunks), attention)
 
 
 def _both(outer: Around, inner: Around) -> Around:

@@ -132,7 +132,8 @@ def test_a_plan_says_which_forwards_leave_and_sends_nothing_for_copies() -> None
         plan, without = rank_plan(offloaded, rank), rank_plan(plain, rank)
         parked = {op.microbatch for op in offloaded.rows[rank] if op.kind == "O"}
         assert parked
-        assert {(t.op.microbatch, t.op.chunk) for t in plan.tasks if t.is_offloaded} == {(m, 0) for m in parked}
+        leaving = {(t.op.kind, t.op.microbatch, t.op.chunk) for t in plan.tasks if t.is_offloaded}
+        assert leaving == {(kind, m, 0) for kind in "FB" for m in parked}
         assert all(t.needs is None and t.makes is None for t in plan.tasks if t.op.kind in "OR")
         assert plan.incoming == without.incoming
 
