@@ -110,9 +110,9 @@ def _plain(value: Any) -> Any:
 
 def test_distributed_timeout_minutes_bounds_collectives(tmp_path: Path) -> None:
     keys = {"distributed_timeout_minutes": 3, "tensor_model_parallel_size": 2}
-    calls = recorded(tmp_path, "primus.engine.parallel.mesh:_new_group", keys, ranks=4)
-    assert calls
-    assert all(timedelta(minutes=3) in call for call in calls)
+    calls = recorded(tmp_path, "torch.distributed:new_group", keys, ranks=4)
+    assert len(calls) > 1
+    assert all(call[-1]["timeout"] == timedelta(minutes=3) for call in calls)
 
 
 @pytest.mark.parametrize(("sizes", "exchange", "ring"), [([2, 2], (2, 3), (1, 3)), ([1, 4], (3,), (0, 1, 2, 3))])
