@@ -92,7 +92,7 @@ def compare(job_name: str, layout: str, sides: tuple[Side, Side], pairs: int, mi
                 times[side.name].append(ms)
     tokens = batch * job.seq_length
     return {
-        "what": " beside ".join(f"{s.name} ({s.processes} process(es), {s.threads} thread(s))" for s in reversed(sides)),
+        "what": " beside ".join(f"{s.name} ({s.processes} process(es), {s.threads} thread(s) each)" for s in reversed(sides)),
         "job": job_name,
         "layout": layout,
         **{f"{name}_tokens_s": [round(tokens / ms * 1e3) for ms in each] for name, each in times.items()},

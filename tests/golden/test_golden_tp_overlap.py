@@ -13,8 +13,8 @@ pytestmark = pytest.mark.slow  # whole runs
 
 ON = {"tensor_model_parallel_size": 2, "tp_comm_overlap": True}
 MODELS: dict[str, dict[str, Any]] = {
-    "llama": {"num_layers": 4, "group_query_attention": True, "num_query_groups": 1},
-    "biased": {"num_layers": 4, "normalization": "LayerNorm", "add_bias_linear": True, "swiglu": False},
+    "llama": {"global_batch_size": 2, "group_query_attention": True, "num_query_groups": 1},
+    "biased": {"global_batch_size": 2, "normalization": "LayerNorm", "add_bias_linear": True, "swiglu": False},
 }
 CASES: list[tuple[str, str, int, dict[str, Any]]] = [
     ("heads-shared-by-four", "llama", 4, {**ON, "tensor_model_parallel_size": 4, "tp_comm_overlap_rs_dgrad": True}),
@@ -22,7 +22,7 @@ CASES: list[tuple[str, str, int, dict[str, Any]]] = [
         "recomputed",
         "biased",
         2,
-        {**ON, "recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 3},
+        {**ON, "recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 1},
     ),
     (
         "split-backwards",

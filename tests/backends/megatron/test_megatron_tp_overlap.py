@@ -93,7 +93,11 @@ def test_a_file_is_read_and_says_what_of_it_is_idle(build: Any, tmp_path: Path) 
 
 MAP = "tp_comm_overlap_cfg"
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("alone", {"sequence_parallel": False}, ") needs sequence_parallel: true and tensor_model_parallel_size of 2 or more (they are"),
+    (
+        "alone",
+        {"sequence_parallel": False},
+        ") needs sequence_parallel: true and tensor_model_parallel_size of 2 or more (they are",
+    ),
     ("deterministic", {"deterministic_mode": True}, "exclude each other: set one of them to false."),
     ("no-file", {MAP: "none.yaml"}, "none.yaml cannot be read: No such file or directory."),
     ("no-map", {MAP: "{a"}, "it is not YAML: "),

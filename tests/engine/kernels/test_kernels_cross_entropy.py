@@ -129,3 +129,12 @@ def test_the_gradient_of_the_matrix_can_wait(dtype: torch.dtype, tolerance: floa
     torch.testing.assert_close(hidden.grad, expected[0])
     waiting.compute("microbatch")
     assert (slot.value - expected[1]).abs().max() <= tolerance * expected[1].abs().max()
+
+
+def test_what_waits_is_no_wider_than_the_hidden_states() -> None:
+    hidden, weight, labels, w = (t.detach() for t in case())
+    hidden, weight = hidden.bfloat16().requires_grad_(), weight.bfloat16().requires_grad_()
+    kept: list[tuple[tuple[int, ...], torch.dtype]] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append((tuple(t.shape), t.dtype)) or t, lambda t: t):
+        deferrable_linear_cross_entropy(hidden, weight, labels, w, Columns(0, 20, ALONE))
+    assert kept == [((150, 6), torch.bfloat16), ((150, 6), torch.bfloat16), ((150, 20), torch.bfloat16)]
