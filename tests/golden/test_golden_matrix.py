@@ -123,3 +123,14 @@ def test_the_matrix_is_as_wide_as_promised() -> None:
 def test_a_mixture_equals_one_process(name: str, one_process: list[dict[str, Any]], tmp_path: Path) -> None:
     row = MATRIX[name]
     assert_equal(train(tmp_path, "run", keys_of(row), ranks=row[0], change=in_float64), one_process, 1e-12)
+
+
+IN_FLOAT32 = ("tp2-dp4", "cp2-tp2", "dp8-zero3-instances", "pp2-vp2-dp2-aligned", "pp4-zbv", "pp4-v-half-dp2", "pp4-zb1p")
+
+
+@pytest.mark.parametrize("name", IN_FLOAT32)
+def test_a_mixture_agrees_with_one_process_in_float32(name: str, tmp_path: Path) -> None:
+    row = MATRIX[name]
+    expected = train(tmp_path, "one", {**MODEL, "train_iters": 4})
+    for ours, theirs in zip(train(tmp_path, "run", {**keys_of(row), "train_iters": 4}, ranks=row[0]), expected, strict=True):
+        assert ours["lm_loss"] == pytest.approx(theirs["lm_loss"], rel=1e-6)

@@ -213,3 +213,12 @@ def _logged(_rank: int, container: ConfigContainer) -> str:
     logger.addHandler(handler)
     pretrain(container, process_start=0.0)
     return "\n".join(lines)
+
+
+@pytest.mark.parametrize("schedule", ["zero-bubble", "heuristic", "zb-timed", "zb-1f1b"])
+def test_schedules_whose_forwards_follow_one_another_alike_drop_alike(schedule: str, tmp_path: Path) -> None:
+    """Each rank draws in the order of its forwards, whenever the backwards come."""
+    keys = {"pipeline_model_parallel_size": 2, "hidden_dropout": 0.2, "attention_dropout": 0.2, "train_iters": 4}
+    expected = train(tmp_path, "1f1b", {**keys, **SCHEDULES["1f1b"]}, ranks=2, change=float64)
+    rows = train(tmp_path, "other", {**keys, **SCHEDULES[schedule]}, ranks=2, change=float64)
+    assert [row["lm_loss"] for row in rows] == pytest.approx([row["lm_loss"] for row in expected], rel=1e-12)
