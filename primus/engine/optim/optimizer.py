@@ -72,6 +72,11 @@ class Optimizer:
         self._num_counted = sum(piece.num_counted for r in ranges for piece in r.pieces)
 
     @property
+    def ranges(self) -> Sequence[FlatRange]:
+        """The memory that is updated, with its state."""
+        return self._ranges
+
+    @property
     def learning_rate(self) -> float:
         """Rate of the coming step, of parameters without a rate of their own."""
         return self.scheduler.lr()

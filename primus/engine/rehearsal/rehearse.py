@@ -10,8 +10,9 @@ import resource
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 
 import torch
 
@@ -28,6 +29,7 @@ from primus.engine.rehearsal.stand_in import StandIn, accelerator_kernels, silen
 from primus.engine.rehearsal.traffic import Amount, Call, Traffic, sent_share
 from primus.engine.train.assemble import Parts, assemble
 from primus.engine.train.pretrain import build_stages, build_step
+from primus.errors import InputError
 
 __all__ = ["collective_records", "counted_step", "held_memory", "rehearse"]
 
@@ -93,6 +95,8 @@ def _without_surroundings(config: ConfigContainer) -> ConfigContainer:
     """Leave out what writes, measures time, or fills weights that have no memory."""
     model = config.model
     pipeline = replace(model.pipeline, warmup=False, dump_times=False, timed_steps=None, debug_scheduler_table=False)
+    # The copy time that is guessed for an accelerator that nobody has seen.
+    pipeline = pipeline.with_copy_time(model.hidden_size, model.seq_length)
     return replace(
         config,
         model=replace(model, init=replace(model.init, perform=False), pipeline=pipeline),
@@ -120,12 +124,18 @@ def _schedules(config: ConfigContainer, mesh: Mesh) -> _Schedules:
     pipeline, ranks = config.model.pipeline, mesh.pp.size
     whole = schedule_of(pipeline, ranks, total)
     most = peak_activations(whole, mesh.pp.index)
-    # Interleaved schedules take whole groups of microbatches.
-    unit = max(ranks, pipeline.microbatch_group_size or 1)
-    for number in range(unit, total - unit, unit):
-        if peak_activations(schedule_of(pipeline, ranks, number), mesh.pp.index) == most:
-            return _Schedules(whole, unit, number, number - unit or number + unit)
-    return _Schedules(whole, min(unit, total), total, total)
+    possible: dict[int, float] = {}
+    for number in range(1, min(total, 8 * ranks)):
+        # Some take whole groups of microbatches, or more than a few.
+        with suppress(InputError):
+            possible[number] = peak_activations(schedule_of(pipeline, ranks, number), mesh.pp.index)
+    least = min(possible, default=total)
+    for first, second in pairwise(possible):
+        # With two microbatches there is one that is not the last.
+        if first > 1 and most in (possible[first], possible[second]):
+            enough, other = (first, second) if possible[first] == most else (second, first)
+            return _Schedules(whole, least, enough, other)
+    return _Schedules(whole, least, total, total)
 
 
 def _batches(parts: Parts) -> Iterator[Batch]:
@@ -159,17 +169,13 @@ def _run(parts: Parts, schedules: _Schedules, live: Live) -> tuple[record.Memory
 def held_memory(parts: Parts) -> dict[str, int]:
     """Return the bytes that stay from step to step, by fields of `record.Memory`."""
     assert parts.trainer is not None
-    ranges = parts.trainer.buffers.ranges()
-    main: list[torch.Tensor] = []
-    state: list[torch.Tensor] = []
-    for name, shards in parts.trainer.optimizer.state_shards().items():
-        kind = main if name.startswith("optimizer.state.main_param.") else state
-        kind += [chunk.data for chunk in shards.chunks]
+    owned, updated = parts.trainer.buffers.ranges(), parts.trainer.optimizer.ranges
+    weights = [parameter for chunk in parts.chunks for parameter in chunk.parameters()]
     return {
-        "weights": storage_bytes([p for chunk in parts.chunks for p in chunk.parameters()] + [r.model for r in ranges]),
-        "gradients": storage_bytes(r.grad for r in ranges),
-        "main_weights": storage_bytes(main),
-        "optimizer_state": storage_bytes(state),
+        "weights": storage_bytes([*weights, *(r.model for r in owned)]),
+        "gradients": storage_bytes(r.grad for r in owned),
+        "main_weights": storage_bytes(r.main for r in updated if r.has_main),
+        "optimizer_state": storage_bytes(state for r in updated for state in r.states),
     }
 
 
