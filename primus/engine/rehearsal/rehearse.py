@@ -25,7 +25,7 @@ from primus.engine.pipeline.schedules import Schedule, peak_activations, schedul
 from primus.engine.rehearsal import record
 from primus.engine.rehearsal.live import Live, storage_bytes
 from primus.engine.rehearsal.phases import Phases
-from primus.engine.rehearsal.stand_in import StandIn, accelerator_kernels, silent_world
+from primus.engine.rehearsal.stand_in import StandIn, accelerator, silent_world
 from primus.engine.rehearsal.traffic import Amount, Call, Traffic, sent_share
 from primus.engine.train.assemble import Parts, assemble
 from primus.engine.train.pretrain import build_stages, build_step
@@ -57,7 +57,7 @@ def rehearse(config: ConfigContainer) -> record.Record:
     config = _without_surroundings(config)
     live = Live()
     with silent_world(rank, world_size), ExitStack() as stack:
-        for mode in (accelerator_kernels(), StandIn(), live):
+        for mode in (accelerator(), StandIn(), live):
             stack.enter_context(mode)
         mesh = build_mesh(config.model.parallel, config.dist, torch.device("meta"))
         parts = assemble(config, mesh, None)

@@ -1,0 +1,97 @@
+"""What a rehearsal says forwards keep: tensor by tensor as the formula of a layer has it, and as often as the schedule says."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ranks import run_ranks
+from runs import build_container
+
+from primus.engine.config import ConfigContainer
+from primus.engine.rehearsal.record import Memory, from_json, to_json
+from primus.engine.rehearsal.rehearse import rehearse
+
+S, H, F, Q, KV, HEADS = 64, 32, 96, 32, 16, 4
+BF16 = {
+    "bf16": True,
+    "seq_length": S,
+    "max_position_embeddings": S,
+    "ffn_hidden_size": F,
+    "group_query_attention": True,
+    "num_query_groups": 2,
+    "cross_entropy_loss_fusion": True,
+}
+
+
+def rehearsed(folder: Path, world_size: int, rank: int, overrides: dict[str, Any]) -> Memory:
+    config = build_container(folder, "x", world_size, {**BF16, **overrides})
+    config = replace(config, model=replace(config.model, vocab_size=96))
+    (memory,) = run_ranks(_memory, 1, config, world_size, rank)
+    return memory
+
+
+def _memory(_: int, config: ConfigContainer, world_size: int, rank: int) -> Memory:
+    import os
+
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size))
+    record = rehearse(config)
+    assert from_json(to_json(record)) == record
+    return record.memory
+
+
+def layer_bytes(tokens: int) -> int:
+    """Return what one layer keeps of a microbatch under mixed precision, with the library's norm in fp32."""
+    norms = 2 * (4 * tokens * H + 4 * tokens + 4 * H + 2 * tokens * H)  # input, scale and gain in fp32, output in bf16
+    # The projection stays whole for its values; queries and keys are rotated copies.
+    attention = 2 * tokens * (Q + 2 * KV) + 2 * tokens * (Q + KV) + 2 * tokens * Q + 4 * tokens * HEADS
+    feed_forward = 2 * tokens * (2 * F) + 2 * tokens * F
+    return norms + attention + feed_forward
+
+
+def test_a_layer_keeps_what_its_formula_says(tmp_path):
+    two, four = (rehearsed(tmp_path, 1, 0, {"num_layers": n}).activations for n in (2, 4))
+    assert four - two == pytest.approx(2 * layer_bytes(S), rel=0.01)
+
+
+def test_a_rank_holds_as_many_microbatches_as_its_schedule_says(tmp_path):
+    stages = {"num_layers": 4, "pipeline_model_parallel_size": 4}
+    first, second, third = (rehearsed(tmp_path, 4, rank, stages).activations for rank in (0, 1, 2))
+    # A message arrives for each of them besides.
+    assert second - third == pytest.approx(layer_bytes(S) + 2 * S * H, rel=0.05)
+    assert first > second
+
+
+def test_recomputed_layers_keep_their_input_alone(tmp_path):
+    whole = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    two, four = (rehearsed(tmp_path, 1, 0, {**whole, "num_layers": n}).activations for n in (2, 4))
+    assert four - two == pytest.approx(2 * 2 * S * H, rel=0.05)
+
+
+def test_what_is_sent_to_the_host_is_not_held(tmp_path):
+    folded = {
+        "num_layers": 8,
+        "global_batch_size": 16,
+        "pipeline_model_parallel_size": 2,
+        "patch_primus_pipeline": True,
+        "pp_algorithm": "zbv-formatted",
+        "num_virtual_stages_per_pipeline_rank": 2,
+    }
+    kept, sent = (
+        rehearsed(tmp_path, 2, 0, {**folded, "offload": offload, "offload_ops": "attn"}).activations
+        for offload in (False, True)
+    )
+    assert sent < kept
+
+
+def test_sharded_gradients_and_weights_are_held_in_part_and_come_whole_unit_by_unit(tmp_path):
+    def memory(strategy: str) -> Memory:
+        keys = {"num_layers": 8, "use_megatron_fsdp": True, "use_distributed_optimizer": True, "global_batch_size": 8}
+        return rehearsed(tmp_path, 4, 0, {**keys, "data_parallel_sharding_strategy": strategy})
+
+    state, gradients, weights = (memory(name) for name in ("optim", "optim_grads", "optim_grads_params"))
+    assert gradients.gradients == pytest.approx(state.gradients / 4, rel=0.05)
+    assert weights.weights == pytest.approx(state.weights / 4, rel=0.05)
+    # A unit is a layer here, not the model.
+    assert state.activations < weights.activations < state.activations + state.weights
+    assert weights.peak < gradients.peak < state.peak
