@@ -24,7 +24,9 @@ def test_compare_lists_what_fits_and_says_what_does_not(primus):
     outcome = primus("pipeline", "compare", "--pp", "4", "-m", "5")
     assert outcome.code == 0
     assert "v-half" in outcome.out
-    assert "zbv-formatted over 4 ranks needs 7 microbatches" in outcome.err
+    assert "zbv-formatted" in outcome.out
+    assert "1f1b-interleaved" not in outcome.out
+    assert "groups of 4 leave 1 of 5" in outcome.err
 
 
 def test_an_unknown_schedule_ends_with_code_2(primus):

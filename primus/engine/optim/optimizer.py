@@ -7,19 +7,20 @@ numbers are the same.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from primus.engine.config import OptimizerConfig
 from primus.engine.optim.flat import FlatRange
 from primus.engine.optim.grouping import UpdateGroup
-from primus.engine.optim.norm import clip_divisor, count_zeros, global_norm
+from primus.engine.optim.norm import clip_divisor, count_zeros, global_norm, sum_of_squares
 from primus.engine.optim.rule import Hyper, UpdateRule
 from primus.engine.optim.schedule import OptParamScheduler
-from primus.engine.parallel.data import GradientBuffers
+from primus.engine.parallel.data_parallel import DataParallel
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.sharding import Shards, flat_range_shards, join
 from primus.engine.precision import LossScaler
@@ -53,7 +54,7 @@ class Optimizer:
         ranges: Sequence[FlatRange],
         scheduler: OptParamScheduler,
         scaler: LossScaler | None,
-        buffers: GradientBuffers,
+        buffers: DataParallel,
         mesh: Mesh,
         check_finite: bool,
     ) -> None:
@@ -64,6 +65,7 @@ class Optimizer:
         """Successful steps so far; Adam's bias correction counts them."""
         self._rule, self._ranges, self._buffers, self._mesh, self._check_finite = rule, ranges, buffers, mesh, check_finite
         self._norm_groups = (buffers.shard_group, mesh.mp)
+        self._stage_groups = (buffers.shard_group, mesh.tp)
         self._groups = _by_group(ranges)
         stretches = [(counts, r, span) for r in ranges for counts, span in r.stretches(lambda piece: piece.num_counted > 0)]
         self._counted_grads = [r.grad[span] for counts, r, span in stretches if counts]
@@ -102,15 +104,53 @@ class Optimizer:
         """
         divisor = self.loss_scale * grad_divisor
         norm = global_norm(self._counted_grads, self._norm_groups, self._mesh.device, copies=self._copied_grads) / divisor
+        return self.finish(norm, divisor, origin)
+
+    def finish(self, norm: float, divisor: float, origin: Callable[[], str]) -> Update:
+        """End a step whose gradients have this norm once they are divided: update, or skip it."""
         if not math.isfinite(norm) and (self.scaler or self._check_finite):
             return self._reject(norm, origin)
         num_zeros = None
         if self.config.log_num_zeros_in_grad:
             num_zeros = count_zeros(self._counted_grads, self._num_counted, self._norm_groups, self._mesh.device)
-        self._update(divisor * clip_divisor(norm, self.config.clip_grad))
+        self.update(divisor * clip_divisor(norm, self.config.clip_grad))
+        return self.accept(norm, num_zeros)
+
+    def accept(self, norm: float, num_zeros: int | None = None) -> Update:
+        """End a step that has updated the weights."""
         if self.scaler:
             self.scaler.update(found_inf=False)
         return Update(succeeded=True, grad_norm=norm, num_zeros=num_zeros, params_norm=self._params_norm())
+
+    def passes(self, norm: float) -> bool:
+        """Return whether gradients of this norm are taken as they are."""
+        return math.isfinite(norm) and clip_divisor(norm, self.config.clip_grad) == 1.0
+
+    def squares(self) -> Tensor:
+        """Return the sum of squares of this stage's gradients, fp64, over the ranks that share the stage."""
+        return sum_of_squares(self._counted_grads, self._stage_groups, self._mesh.device, copies=self._copied_grads)
+
+    @property
+    def changed(self) -> list[Tensor]:
+        """What an update changes: main weights and their state."""
+        return [tensor for r in self._ranges for tensor in (r.main, *r.states)]
+
+    def finish_gather(self) -> None:
+        """Wait until the last update is on all ranks."""
+        self._buffers.finish_param_gather()
+
+    def restore(self, before: Sequence[Tensor]) -> None:
+        """Take the last update back: `changed` becomes what it was."""
+        torch._foreach_copy_(self.changed, list(before))
+        self.num_updates -= 1
+        self._publish()
+
+    def undo(self, divisor: float) -> None:
+        """Take the last update back by the inverse of its arithmetic, to rounding; the gradients are still what they were."""
+        for tensors, h in self._calls(divisor):
+            self._rule.undo_(tensors.mains, tensors.wide_grads(), tensors.states, h)
+        self.num_updates -= 1
+        self._publish()
 
     def _reject(self, norm: float, origin: Callable[[], str]) -> Update:
         """Skip the step under loss scaling; without it there is no way to go on."""
@@ -120,18 +160,29 @@ class Optimizer:
         self.scaler.update(found_inf=True)
         return Update(succeeded=False, grad_norm=None, params_norm=self._params_norm())
 
-    def _update(self, divisor: float) -> None:
+    def update(self, divisor: float, *, keeps_gradients: bool = False) -> None:
+        """Update the weights by the gradients over `divisor`; the gradients come back divided unless they are kept."""
         self.num_updates += 1
+        for tensors, h in self._calls(divisor):
+            self._rule.update_(tensors.mains, tensors.wide_grads(copy=keeps_gradients), tensors.states, h)
+        self._publish()
+
+    def _calls(self, divisor: float) -> Iterator[tuple["_Tensors", Hyper]]:
+        """Yield the arguments of the rule, a group at a time, for the present update."""
         rates, decay = self.scheduler.rates(), self.scheduler.wd
         for group, tensors in self._groups.items():
-            h = Hyper(
-                lr=rates[group.rate],
-                weight_decay=decay if group.decays else 0.0,
-                step=self.num_updates,
-                grad_divisor=divisor,
+            yield (
+                tensors,
+                Hyper(
+                    lr=rates[group.rate],
+                    weight_decay=decay if group.decays else 0.0,
+                    step=self.num_updates,
+                    grad_divisor=divisor,
+                ),
             )
-            grads = [grad.to(main.dtype) for grad, main in zip(tensors.grads, tensors.mains, strict=True)]
-            self._rule.update_(tensors.mains, grads, tensors.states, h)
+
+    def _publish(self) -> None:
+        """Give the main weights to the model on all ranks."""
         for r in self._ranges:
             r.main_to_model()
         self._buffers.gather_params()
@@ -196,6 +247,10 @@ class _Tensors:
     mains: list[Tensor]
     grads: list[Tensor]
     states: list[list[Tensor]]
+
+    def wide_grads(self, *, copy: bool = False) -> list[Tensor]:
+        """Return the gradients in the dtype of the main weights."""
+        return [grad.to(main.dtype, copy=copy) for grad, main in zip(self.grads, self.mains, strict=True)]
 
 
 def _by_group(ranges: Sequence[FlatRange]) -> dict[UpdateGroup, _Tensors]:

@@ -226,7 +226,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "needs one model chunk",
     ),
     ("fold-chunks", {**PRIMUS, "pp_algorithm": "v-min", "num_virtual_stages_per_pipeline_rank": 4}, "needs two model chunks"),
-    ("zbv-few", {**PRIMUS, "pp_algorithm": "zbv-formatted", "global_batch_size": 2}, "needs 3 microbatches"),
     (
         "group-large",
         {"num_virtual_stages_per_pipeline_rank": 2, "microbatch_group_size_per_vp_stage": 9},
@@ -291,6 +290,18 @@ REFUSED += [
     ("slices-folded", {**SLICED, "zero_bubble_v_schedule": True}, "but zero_bubble_v_schedule true (exp.yaml:"),
     ("slices-v", {**SLICED, "enable_zero_bubble": False, "enable_1f1b_v": True}, "folds the model: keep one"),
     ("slices-chunks", {**SLICED, "num_virtual_stages_per_pipeline_rank": 2}, "the schedule 1f1b needs one model chunk a rank"),
+]
+
+VALIDATED = {"patch_zero_bubble": True, "enable_optimizer_post_validation": True}
+REFUSED += [
+    ("validation-alone", {"enable_optimizer_post_validation": True}, "needs a pipeline and patch_zero_bubble: true"),
+    ("validation-1f1b", {**VALIDATED, "enable_zero_bubble": False}, "needs enable_zero_bubble: true"),
+    ("validation-1f1b-v", {**VALIDATED, "enable_zero_bubble": False, "enable_1f1b_v": True}, "needs enable_zero_bubble: true"),
+    ("validation-slices", {**VALIDATED, "num_seq_splits": 2}, "runs 1F1B: keep one"),
+    ("validation-tokens", {**VALIDATED, "calculate_per_token_loss": True}, "is known on the last stage alone; keep one"),
+    ("validation-zeros", {**VALIDATED, "log_num_zeros_in_grad": True}, "zeros are counted over all stages"),
+    ("validation-norm", {**VALIDATED, "log_params_norm": True}, "the norm is summed over all stages"),
+    ("validation-fsdp", {**VALIDATED, "use_megatron_fsdp": True}, "sharded gradients are gone"),
 ]
 
 

@@ -67,11 +67,9 @@ def cases() -> list[tuple[Algorithm, int, int, int, int]]:
     for p in (1, 2, 3, 4, 5, 8, 16):
         for m in sorted({1, 2, p - 1, p, p + 1, 2 * p - 1, 2 * p, 3 * p + 1, 64} - {0}):
             found += [(name, p, m, 1, 1) for name in ("1f1b", "zero-bubble", "zero-bubble-heuristic")]
-            found += [(name, p, m, 2, 1) for name in ("v-half", "v-min", "1f1b-v")]
+            found += [(name, p, m, 2, 1) for name in ("v-half", "v-min", "1f1b-v", "zbv-formatted")]
             found += [("group-interleaved", p, m, v, 1) for v in (2, 3, 4)]
             found += [("1f1b", p, m, 1, k) for k in (2, 3)]
-            if m >= 2 * p - 1:
-                found.append(("zbv-formatted", p, m, 2, 1))
             if m % p == 0:
                 found += [("1f1b-interleaved", p, m, v, 1) for v in (2, 3, 4)]
     return found
@@ -147,7 +145,6 @@ def test_a_table_with_a_hole_a_double_or_a_cycle_is_refused() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "m", "more", "message"),
     [
-        ("zbv-formatted", 6, {}, "needs 7 microbatches at least"),
         ("1f1b-interleaved", 6, {}, "groups of 4 leave 2 of 6"),
         ("1f1b-interleaved", 8, {"group_size": 3}, "needs groups of 4 to 8 microbatches"),
         ("1f1b-interleaved", 8, {"num_chunks": 1}, "needs two chunks a rank at least"),

@@ -7,7 +7,6 @@ for, fill what would be bubbles.
 
 from primus.engine.pipeline.schedules.one_f_one_b import one_f_one_b
 from primus.engine.pipeline.schedules.table import Kind, Op, Row, Schedule
-from primus.errors import InputError
 
 __all__ = ["zb_h1", "zb_v"]
 
@@ -41,17 +40,20 @@ def _few(is_last: bool, num_microbatches: int) -> Row:
 
 
 def zb_v(num_ranks: int, num_microbatches: int) -> Schedule:
-    """Return ZB-V; InputError with fewer than 2p-1 microbatches, for which the rule has no place."""
+    """Return ZB-V.
+
+    Its warm-up takes 2p-1 microbatches. A step of fewer is one of so many with the later ones left out: what remains depends on
+    nothing that is missing, and keeps its order.
+    """
     p, m = num_ranks, num_microbatches
-    if m < 2 * p - 1:
-        raise InputError(f"zbv-formatted over {p} ranks needs {2 * p - 1} microbatches at least; there are {m}")
+    rows = (_ZBVRow(max(m, 2 * p - 1)).fill(p, rank) for rank in range(p))
     return Schedule(
         algorithm="zbv-formatted",
         num_microbatches=m,
         num_chunks=2,
         placement="fold",
         splits_backward=True,
-        rows=tuple(_ZBVRow(m).fill(p, rank) for rank in range(p)),
+        rows=tuple(tuple(op for op in row if op.microbatch < m) for row in rows),
     )
 
 

@@ -171,20 +171,10 @@ def schedule_fits_the_chunks(p: Params) -> Problems:
 
 
 def microbatches_fill_the_schedule(p: Params) -> Problems:
-    """Interleaving moves microbatches in groups, and ZB-V has a warm-up of fixed length."""
-    ranks = p["pipeline_model_parallel_size"]
-    if ranks == 1:
-        return
-    plan, name = batch_plan(p), algorithm(p)
-    counts = sorted({size // plan.unit for size in plan.sizes()})
-    if name == "1f1b-interleaved":
-        yield from _group_faults(p, counts)
-    few = [count for count in counts if count < 2 * ranks - 1]
-    if name == "zbv-formatted" and few:
-        yield (
-            f"{name} over {ranks} pipeline ranks needs {2 * ranks - 1} microbatches a step at least; there "
-            f"are {few[0]}: raise global_batch_size to {(2 * ranks - 1) * plan.unit}."
-        )
+    """Interleaving moves microbatches in groups."""
+    if p["pipeline_model_parallel_size"] > 1 and algorithm(p) == "1f1b-interleaved":
+        plan = batch_plan(p)
+        yield from _group_faults(p, sorted({size // plan.unit for size in plan.sizes()}))
 
 
 def groups_need_interleaving(p: Params) -> Problems:
