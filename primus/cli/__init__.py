@@ -4,7 +4,9 @@
 - `train.py`: `train pretrain | posttrain`
 - `pretrain.py`: what `train pretrain` does
 - `surroundings.py`: what a run reads and writes, looked at before it starts
-- `dry_run.py`: what `--dry-run` prints
+- `dry_run.py`, `mesh_picture.py`: what `--dry-run` prints
+- `rehearsal.py`: what it prints of one rank of a world that is not there
+- `sizes.py`: sizes and rank lists as people read them
 - `config/`: `config show | validate | explain | diff | coverage | docs`
 - `data.py`: `data prepare | train-tokenizer | merge | show`
 - `pipeline.py`: `pipeline show | plot | compare`

@@ -1,6 +1,7 @@
 """The machine tower: trains what a container file says, and sees no preset, flat key or environment option.
 
 - `worker.py`, `elastic.py`, `generate.py`: entry points of processes
+- `rehearsal/`: one rank of any run, built and counted without its peers
 - `train/`: training itself
 - `pipeline/`, `optim/`, `data/`, `checkpoint/`, `inference/`, `observe/`: capabilities that do not know one another
 - `model/`: the decoder
