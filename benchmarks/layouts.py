@@ -14,9 +14,14 @@ from pathlib import Path
 from jobs import JOBS, experiment, run_primus, spread
 
 PIPELINE = "pipeline_model_parallel_size=2"
+FSDP = "use_megatron_fsdp=true"
+AHEAD = ["overlap_grad_reduce=true", "overlap_param_gather=true"]
 LAYOUTS: dict[str, list[str]] = {
     "data": [],
-    "data, overlapped": ["overlap_grad_reduce=true", "overlap_param_gather=true"],
+    "data, overlapped": AHEAD,
+    "data, sharded gradients": [FSDP, "data_parallel_sharding_strategy=optim_grads", *AHEAD],
+    "data, sharded weights": [FSDP, "data_parallel_sharding_strategy=optim_grads_params"],
+    "data, sharded weights, overlapped": [FSDP, "data_parallel_sharding_strategy=optim_grads_params", *AHEAD],
     "tensor": ["tensor_model_parallel_size=2", "sequence_parallel=false"],
     "tensor and sequence": ["tensor_model_parallel_size=2"],
     "context, ring": ["context_parallel_size=2"],
