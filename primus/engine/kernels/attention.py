@@ -10,7 +10,6 @@ import math
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.attention.bias import causal_lower_right
 
 from primus.engine.kernels.causal_attention import MAX_LENGTH, causal_attention
 from primus.engine.kernels.position_dropout import PositionDropout
@@ -33,7 +32,7 @@ def sdpa_attention(q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Te
     q, k, v = (t.permute(1, 2, 0, 3) for t in (q_SBND, k_SBGD, v_SBGD))
     is_square = q.shape[2] == k.shape[2]
     # The plain rule counts queries from the first key, this one from the last.
-    causal = None if is_square or mask_B1SS is not None else causal_lower_right(q.shape[2], k.shape[2])
+    causal = None if is_square or mask_B1SS is not None else _causal_lower_right(q.shape[2], k.shape[2])
     out_BNSD = F.scaled_dot_product_attention(
         q,
         k,
@@ -79,3 +78,11 @@ def explicit_attention(
         probabilities = probabilities * dropout.factors(q_SBND.permute(1, 2, 0, 3), positions[K - S :], positions)
     out = probabilities.to(v.dtype).view(B * G, -1, K) @ v
     return out.view(B, N, S, D).permute(2, 0, 1, 3).flatten(2)
+
+
+def _causal_lower_right(queries: int, keys: int) -> Tensor:
+    # Imports torch's compiler: a second for a start that mostly needs none of it.
+    from torch.nn.attention.bias import causal_lower_right
+
+    mask: Tensor = causal_lower_right(queries, keys)
+    return mask

@@ -76,7 +76,7 @@ def accelerator() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(_replaced(F, "scaled_dot_product_attention", _attend))
         stack.enter_context(_replaced(F, "rms_norm", _rms_norm))
-        stack.enter_context(_replaced(attention, "causal_lower_right", lambda *_: _CAUSAL))
+        stack.enter_context(_replaced(attention, "_causal_lower_right", lambda *_: _CAUSAL))
         stack.enter_context(_replaced(pipeline, "host_link", lambda *_, **__: _EmptyLink()))
         yield
 
