@@ -83,13 +83,18 @@ def _run(file: Path, words: list[str], place: Place, look: Look) -> None:
     if place.rank == 0:
         tell(notices)
     if look.dry_run:
-        tell(replaced_checkpoints(config))
-        show_plan(config, world_size, rank=rank)
-        if rank is not None:
-            _rehearse(config, rank, world_size)
+        if place.rank == 0:
+            _show(config, world_size, rank)
         return
     container = serialize.dump(built.config, built.sources)
     start(container, Path(config.run.folder), place, os.environ, become, notices=notices)
+
+
+def _show(config: ConfigContainer, world_size: int, rank: int | None) -> None:
+    tell(replaced_checkpoints(config))
+    show_plan(config, world_size, rank=rank)
+    if rank is not None:
+        _rehearse(config, rank, world_size)
 
 
 def _rehearse(config: ConfigContainer, rank: int, world_size: int) -> None:

@@ -75,6 +75,15 @@ def test_a_rank_under_a_launcher_cannot_look_at_another_world(primus, monkeypatc
     assert "--world-size 8 cannot be used here: RANK is set (0)" in outcome.err
 
 
+def test_of_several_ranks_one_tells_the_plan(primus, monkeypatch):
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert primus(*START, "--dry-run", "--rank", "0").out == ""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setattr("primus.cli.pretrain._rehearse", lambda *_: None)
+    assert "= 2 ranks" in primus(*START, "--dry-run", "--rank", "1").out
+
+
 def test_a_rehearsal_that_is_refused_says_why():
     with pytest.raises(InputError, match="is an experiment"):
         rehearse("modules: {}\n", rank=0, world_size=1, env=os.environ)
