@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields, replace
-from itertools import pairwise
 
 import torch
 
@@ -124,27 +123,27 @@ def _schedules(config: ConfigContainer, mesh: Mesh) -> _Schedules:
     pipeline, ranks = config.model.pipeline, mesh.pp.size
     whole = schedule_of(pipeline, ranks, total)
     most = peak_activations(whole, mesh.pp.index)
-    possible: dict[int, float] = {}
+    possible: list[tuple[int, bool]] = []
     for number in range(1, min(total, 8 * ranks)):
         # Some take whole groups of microbatches, or more than a few.
         with suppress(InputError):
-            possible[number] = peak_activations(schedule_of(pipeline, ranks, number), mesh.pp.index)
-    least = min(possible, default=total)
-    for first, second in pairwise(possible):
+            holds_most = peak_activations(schedule_of(pipeline, ranks, number), mesh.pp.index) == most
+            possible.append((number, holds_most))
         # With two microbatches there is one that is not the last.
-        if first > 1 and most in (possible[first], possible[second]):
-            enough, other = (first, second) if possible[first] == most else (second, first)
-            return _Schedules(whole, least, enough, other)
-    return _Schedules(whole, least, total, total)
+        chosen = [pair for pair in possible if pair[0] > 1][-2:]
+        if len(chosen) == 2 and any(is_enough for _, is_enough in chosen):
+            (enough, _), (other, _) = sorted(chosen, key=lambda pair: not pair[1])
+            return _Schedules(whole, possible[0][0], enough, other)
+    return _Schedules(whole, possible[0][0] if possible else total, total, total)
 
 
 def _batches(parts: Parts) -> Iterator[Batch]:
     model, train, device = parts.config.model, parts.config.train, parts.mesh.device
     B, S = train.micro_batch_size, model.seq_length
-    masks = 1 if parts.config.dataset.create_attention_mask_in_dataloader else 0
+    has_mask = parts.config.dataset.create_attention_mask_in_dataloader
     while True:
         tokens, labels = torch.randint(model.vocab_size or 1, (2, B, S), device=device)
-        blocked = torch.ones(S, S, dtype=torch.bool, device=device).triu_(1).expand(B, 1, S, S) if masks else None
+        blocked = torch.ones(S, S, dtype=torch.bool, device=device).triu_(1).expand(B, 1, S, S) if has_mask else None
         yield Batch(
             tokens=tokens,
             labels=labels,

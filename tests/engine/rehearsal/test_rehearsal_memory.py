@@ -1,10 +1,12 @@
 """What a rehearsal says forwards keep: tensor by tensor as the formula of a layer has it, and as often as the schedule says."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch._dynamo  # noqa: F401 - the meta device imports it; once here, and not in every forked rank
 from ranks import run_ranks
 from runs import build_container
 
@@ -32,8 +34,6 @@ def rehearsed(folder: Path, world_size: int, rank: int, overrides: dict[str, Any
 
 
 def _memory(_: int, config: ConfigContainer, world_size: int, rank: int) -> Memory:
-    import os
-
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size))
     record = rehearse(config)
     assert from_json(to_json(record)) == record

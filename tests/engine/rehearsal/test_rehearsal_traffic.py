@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch._dynamo  # the meta device imports it; once here, and not in every forked rank
 from ranks import run_ranks
 from runs import build_container
 
@@ -38,7 +39,6 @@ LAYOUTS = {
         **PP,
         "num_layers": 4,
         "num_virtual_stages_per_pipeline_rank": 2,
-        "global_batch_size": 12,
     },
     "sharded weights": {
         "use_megatron_fsdp": True,
