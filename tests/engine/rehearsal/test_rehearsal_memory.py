@@ -1,16 +1,13 @@
 """What a rehearsal says forwards keep: tensor by tensor as the formula of a layer has it, and as often as the schedule says."""
 
-import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch._dynamo  # noqa: F401 - the meta device imports it; once here, and not in every forked rank
-from ranks import run_ranks
 from runs import build_container
 
-from primus.engine.config import ConfigContainer
 from primus.engine.rehearsal.record import Memory, from_json, to_json
 from primus.engine.rehearsal.rehearse import rehearse
 
@@ -26,18 +23,22 @@ BF16 = {
 }
 
 
-def rehearsed(folder: Path, world_size: int, rank: int, overrides: dict[str, Any]) -> Memory:
-    config = build_container(folder, "x", world_size, {**BF16, **overrides})
-    config = replace(config, model=replace(config.model, vocab_size=96))
-    (memory,) = run_ranks(_memory, 1, config, world_size, rank)
-    return memory
+Rehearsed = Callable[[int, int, dict[str, Any]], Memory]
 
 
-def _memory(_: int, config: ConfigContainer, world_size: int, rank: int) -> Memory:
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size))
-    record = rehearse(config)
-    assert from_json(to_json(record)) == record
-    return record.memory
+@pytest.fixture
+def rehearsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rehearsed:
+    """Return a function that rehearses a rank of a world under the overrides given."""
+
+    def run(world_size: int, rank: int, overrides: dict[str, Any]) -> Memory:
+        config = build_container(tmp_path, "x", world_size, {**BF16, **overrides})
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", str(world_size))
+        record = rehearse(replace(config, model=replace(config.model, vocab_size=96)))
+        assert from_json(to_json(record)) == record
+        return record.memory
+
+    return run
 
 
 def layer_bytes(tokens: int) -> int:
@@ -49,26 +50,26 @@ def layer_bytes(tokens: int) -> int:
     return norms + attention + feed_forward
 
 
-def test_a_layer_keeps_what_its_formula_says(tmp_path):
-    two, four = (rehearsed(tmp_path, 1, 0, {"num_layers": n}).activations for n in (2, 4))
+def test_a_layer_keeps_what_its_formula_says(rehearsed):
+    two, four = (rehearsed(1, 0, {"num_layers": n}).activations for n in (2, 4))
     assert four - two == pytest.approx(2 * layer_bytes(S), rel=0.01)
 
 
-def test_a_rank_holds_as_many_microbatches_as_its_schedule_says(tmp_path):
+def test_a_rank_holds_as_many_microbatches_as_its_schedule_says(rehearsed):
     stages = {"num_layers": 4, "pipeline_model_parallel_size": 4}
-    first, second, third = (rehearsed(tmp_path, 4, rank, stages).activations for rank in (0, 1, 2))
+    first, second, third = (rehearsed(4, rank, stages).activations for rank in (0, 1, 2))
     # A message arrives for each of them besides.
     assert second - third == pytest.approx(layer_bytes(S) + 2 * S * H, rel=0.05)
     assert first > second
 
 
-def test_recomputed_layers_keep_their_input_alone(tmp_path):
+def test_recomputed_layers_keep_their_input_alone(rehearsed):
     whole = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
-    two, four = (rehearsed(tmp_path, 1, 0, {**whole, "num_layers": n}).activations for n in (2, 4))
+    two, four = (rehearsed(1, 0, {**whole, "num_layers": n}).activations for n in (2, 4))
     assert four - two == pytest.approx(2 * 2 * S * H, rel=0.05)
 
 
-def test_what_is_sent_to_the_host_is_not_held(tmp_path):
+def test_what_is_sent_to_the_host_is_not_held(rehearsed):
     folded = {
         "num_layers": 8,
         "global_batch_size": 16,
@@ -78,16 +79,15 @@ def test_what_is_sent_to_the_host_is_not_held(tmp_path):
         "num_virtual_stages_per_pipeline_rank": 2,
     }
     kept, sent = (
-        rehearsed(tmp_path, 2, 0, {**folded, "offload": offload, "offload_ops": "attn"}).activations
-        for offload in (False, True)
+        rehearsed(2, 0, {**folded, "offload": offload, "offload_ops": "attn"}).activations for offload in (False, True)
     )
     assert sent < kept
 
 
-def test_sharded_gradients_and_weights_are_held_in_part_and_come_whole_unit_by_unit(tmp_path):
+def test_sharded_gradients_and_weights_are_held_in_part_and_come_whole_unit_by_unit(rehearsed):
     def memory(strategy: str) -> Memory:
         keys = {"num_layers": 8, "use_megatron_fsdp": True, "use_distributed_optimizer": True, "global_batch_size": 8}
-        return rehearsed(tmp_path, 4, 0, {**keys, "data_parallel_sharding_strategy": strategy})
+        return rehearsed(4, 0, {**keys, "data_parallel_sharding_strategy": strategy})
 
     state, gradients, weights = (memory(name) for name in ("optim", "optim_grads", "optim_grads_params"))
     assert gradients.gradients == pytest.approx(state.gradients / 4, rel=0.05)
