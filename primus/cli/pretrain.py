@@ -14,7 +14,8 @@ from primus.cli.rehearsal import show_rehearsal
 from primus.cli.report import tell
 from primus.cli.surroundings import replaced_checkpoints, with_checked_surroundings
 from primus.core.experiment import FILE_WORDS, load_experiment, nearest
-from primus.core.launch import LaunchOptions, Place, become, find_place, rehearse, start
+from primus.core.launch import LaunchOptions, Place, become, find_place, start
+from primus.core.launch.rehearse import rehearse
 from primus.engine.config import ConfigContainer, serialize
 from primus.engine.parallel.layout import Layout
 from primus.errors import InputError

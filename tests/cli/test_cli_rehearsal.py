@@ -6,7 +6,7 @@ import tempfile
 
 import pytest
 
-from primus.core.launch import rehearse
+from primus.core.launch.rehearse import rehearse
 from primus.errors import InputError
 
 START = ("train", "pretrain", "--config", "tiny.yaml")

@@ -8,7 +8,6 @@
 
 from primus.core.launch.options import LaunchOptions
 from primus.core.launch.place import Place, check_numbers, find_place
-from primus.core.launch.rehearse import rehearse
 from primus.core.launch.start import become, start
 
-__all__ = ["LaunchOptions", "Place", "become", "check_numbers", "find_place", "rehearse", "start"]
+__all__ = ["LaunchOptions", "Place", "become", "check_numbers", "find_place", "start"]
