@@ -1,4 +1,4 @@
-"""`Live` follows the memory that tensors of the meta device stand for: what is in use now, and the most since a moment."""
+"""`Live` follows the memory of tensors, also of such as have none: what is in use now, and the most since a moment."""
 
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,10 +15,11 @@ __all__ = ["Live", "storage_bytes"]
 
 
 class Live(TorchDispatchMode):
-    """Follows every storage that is made while it is entered, until nobody holds it any more."""
+    """Follows every storage that is made on a device while it is entered, until nobody holds it any more."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "meta") -> None:
         super().__init__()
+        self._device = device
         self.now = 0
         """Bytes in use."""
         self.peak = 0
@@ -58,7 +59,7 @@ class Live(TorchDispatchMode):
             self.refresh()
         made = func(*args, **(kwargs or {}))
         for tensor in tree_iter(made):
-            if isinstance(tensor, Tensor) and tensor.is_meta:
+            if isinstance(tensor, Tensor) and tensor.device.type == self._device:
                 self._follow(tensor.untyped_storage())
         return made
 

@@ -24,6 +24,8 @@ class Phases:
 
     def __init__(self, live: Live | None = None) -> None:
         self._live, self._open = live, [_OUTSIDE]
+        if live is not None:
+            live.reset_peak()
         self.peaks: dict[str, int] = {}
         """The most bytes in use in each phase."""
 

@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 from runs import build_container
 
+from primus.engine.parallel.mesh import single_mesh
+from primus.engine.rehearsal.live import Live
+from primus.engine.rehearsal.phases import Phases
 from primus.engine.rehearsal.record import Memory, from_json, to_json
-from primus.engine.rehearsal.rehearse import rehearse
+from primus.engine.rehearsal.rehearse import counted_step, rehearse
+from primus.engine.train.assemble import assemble
 
 S, H, F, Q, KV, HEADS = 64, 32, 96, 32, 16, 4
 BF16 = {
@@ -48,6 +52,33 @@ def layer_bytes(tokens: int) -> int:
     attention = 2 * tokens * (Q + 2 * KV) + 2 * tokens * (Q + KV) + 2 * tokens * Q + 4 * tokens * HEADS
     feed_forward = 2 * tokens * (2 * F) + 2 * tokens * F
     return norms + attention + feed_forward
+
+
+SAME_KERNELS = {
+    "bf16": False,
+    "normalization": "LayerNorm",
+    "swiglu": False,
+    "position_embedding_type": "learned_absolute",
+    "attention_backend": "unfused",
+    "global_batch_size": 2,
+}
+"""A CPU computes these as the meta device does."""
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [{}, {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 1}, {"add_bias_linear": True}],
+    ids=["whole", "recompute", "biases"],
+)
+def test_the_most_of_a_step_is_what_a_real_step_holds(rehearsed, tmp_path, overrides):
+    expected = rehearsed(1, 0, {**SAME_KERNELS, **overrides})
+    config = build_container(tmp_path, "x", 1, {**BF16, **SAME_KERNELS, **overrides})
+    config = replace(config, model=replace(config.model, vocab_size=96))
+    with Live("cpu") as live:
+        parts = assemble(config, single_mesh(), None)
+        held, phases = live.hold(), Phases(live)
+        counted_step(parts, 2, phases)
+    assert max(phases.peaks[name] for name in ("forward", "backward")) - held == expected.activations
 
 
 def test_a_layer_keeps_what_its_formula_says(rehearsed):
