@@ -60,7 +60,12 @@ def _unwritable(built: "Built", experiment: Experiment, *, reports: bool) -> Ite
     if refusal:
         workspace = experiment.workspace
         yield f"workspace {workspace.value} ({workspace.source}) cannot be written: {refusal}; choose another one"
-    outputs = {"save": config.checkpoint.save}
+    scratch = config.checkpoint.non_persistent
+    outputs = {
+        "save": config.checkpoint.save,
+        "non_persistent_global_ckpt_dir": scratch.global_dir if scratch.kind == "global" else None,
+        "non_persistent_local_ckpt_dir": scratch.local_dir if scratch.kind == "local" else None,
+    }
     if reports:
         outputs |= {"tensorboard_dir": config.logger.tensorboard_dir, "wandb_save_dir": config.logger.wandb_save_dir}
     for key, folder in outputs.items():

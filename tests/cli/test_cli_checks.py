@@ -29,6 +29,14 @@ def checkpoints(base: Path, *iterations: int) -> Path:
         (("save=taken",), "save"),
         (("tensorboard_dir=/proc/nope",), "tensorboard_dir"),
         (("disable_wandb=false", "wandb_save_dir=/proc/nope"), "wandb_save_dir"),
+        (
+            ("save=c", "save_interval=2", "non_persistent_ckpt_type=global", "non_persistent_global_ckpt_dir=taken/n"),
+            "non_persistent_global_ckpt_dir",
+        ),
+        (
+            ("save=c", "save_interval=2", "non_persistent_ckpt_type=local", "non_persistent_local_ckpt_dir=/proc/nope"),
+            "non_persistent_local_ckpt_dir",
+        ),
         (("workspace=/proc/nope",), "workspace"),
     ],
     ids=str,

@@ -1,5 +1,6 @@
 """A run that is stopped and resumed is the run that was not: bitwise, whatever is switched on."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -131,3 +132,48 @@ def test_weights_that_were_saved_without_main_weights_give_them(more: dict[str, 
     assert exact[0]["lm_loss"] < 4.0
     for row, expected in zip(rows, exact, strict=True):
         assert row["lm_loss"] == pytest.approx(expected["lm_loss"], abs=0.02)
+
+
+BETWEEN: dict[str, tuple[int, dict[str, Any]]] = {
+    "global": (1, {"non_persistent_ckpt_type": "global", "hidden_dropout": 0.1, "attention_dropout": 0.1}),
+    "local": (
+        2,
+        {
+            "non_persistent_ckpt_type": "local",
+            "non_persistent_local_ckpt_dir": "node",
+            "use_distributed_optimizer": True,
+            "bf16": True,
+        },
+    ),
+    "local_replicated": (
+        2,
+        {
+            "non_persistent_ckpt_type": "local",
+            "non_persistent_local_ckpt_dir": "node",
+            "non_persistent_local_ckpt_algo": "atomic",
+            "replication": True,
+            "replication_jump": 1,
+            "tensor_model_parallel_size": 2,
+            "hidden_dropout": 0.1,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("case", list(BETWEEN))
+def test_a_run_goes_on_to_the_bit_from_a_checkpoint_in_between(case: str, tmp_path: Path) -> None:
+    ranks, overrides = BETWEEN[case]
+    saving = {"save": "ckpt", "save_interval": 5, "non_persistent_save_interval": 2}
+    keys = {**overrides, **saving, "lr_decay_iters": 6, "override_opt_param_scheduler": True}
+    straight = train(tmp_path, "straight", keys, ranks=ranks)
+    train(tmp_path, "cut", {**keys, "train_iters": 5, "disable_last_saving": True}, ranks=ranks)
+    assert not (tmp_path / "g" / "u" / "cut" / "ckpt" / "latest_checkpointed_iteration.txt").exists()
+    if case == "local_replicated":
+        shutil.rmtree(tmp_path / "g" / "u" / "cut" / "node" / "rank_00001")
+    kept = tmp_path / "g" / "u" / "cut" / "metrics.jsonl"
+    before = kept.read_text().splitlines()
+    resumed = train(tmp_path, "cut", {**keys, "auto_continue_train": True}, ranks=ranks)
+    after = kept.read_text().splitlines()
+    assert [one == other for one, other in zip(before, after, strict=False)] == [True] * 4 + [False], "it went on from 4"
+    assert [row["iteration"] for row in resumed] == [1, 2, 3, 4, 5, 6]
+    assert exact(resumed) == exact(straight)

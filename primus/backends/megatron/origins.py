@@ -11,6 +11,7 @@ from primus.backends.megatron.patches.args.tp_overlap import path_of_map
 __all__ = ["path_origins"]
 
 _INPUTS = ("vocab_file", "merge_file", "data_cache_path", "load", "pretrained_checkpoint")
+_OUTPUTS = ("save", "non_persistent_global_ckpt_dir", "non_persistent_local_ckpt_dir")
 
 
 def path_origins(p: Params) -> dict[str, str]:
@@ -25,6 +26,7 @@ def _named(p: Params) -> Iterator[tuple[str, str | None]]:
     for key in _INPUTS:
         yield key, None if p[key] is None else p.input_path(p[key])
     yield "tp_comm_overlap_cfg", path_of_map(p)
-    yield "save", None if p["save"] is None else p.output_path(p["save"])
+    for key in _OUTPUTS:
+        yield key, None if p[key] is None else p.output_path(p[key])
     for key, folder in (("tensorboard_dir", tensorboard_folder(p)), ("wandb_save_dir", wandb_folder(p))):
         yield key, folder if p[key] else None

@@ -9,6 +9,7 @@ torch.
 - `files.py`, `archive.py`: durable files, the checksums that find damage, and tensors in them without copies
 - `dist_plan.py`, `dist_format.py`: `ckpt_format: torch_dist`, which loads into any layout
 - `torch_format.py`: `ckpt_format: torch`, one file a model-parallel rank
+- `local_folder.py`, `local.py`, `local_source.py`, `replicas.py`: each rank's part on its node's disk, and copies elsewhere
 - `compare.py`: what the checkpoint holds against what the run asks for
 - `save.py`, `load.py`: all of it together
 - `progress.py`: `progress.txt`

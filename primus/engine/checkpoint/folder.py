@@ -23,6 +23,7 @@ __all__ = [
     "TRACKER",
     "complete_iterations",
     "discard",
+    "forget",
     "format_of",
     "iteration_folder",
     "newest",
@@ -133,17 +134,14 @@ def retain(base: Path, *, newest_iteration: int, previous: int | None, interval:
     """
     if interval is None or previous is None or not 0 < previous < newest_iteration or previous % interval == 0:
         return None
-    folder = base / f"iter_{previous:07d}"
-    if folder.is_symlink() or format_of(folder) is None:
-        return None
-    removed = base / _hidden(previous, "removed")
-    try:
-        folder.rename(removed)
-        shutil.rmtree(removed)
-    except OSError as error:
-        log.warning("the checkpoint of iteration %d could not be deleted: %s", previous, error)
-        return None
-    return previous
+    return previous if _remove(base, previous) else None
+
+
+def forget(base: Path, *, but: int | None = None, after: int = -1) -> None:
+    """Delete the complete checkpoints of iterations above `after`, other than `but`."""
+    for iteration in complete_iterations(base):
+        if iteration > after and iteration != but:
+            _remove(base, iteration)
 
 
 def write_durably(file: Path, data: bytes) -> None:
@@ -168,6 +166,21 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _remove(base: Path, iteration: int) -> bool:
+    """Delete a complete checkpoint and tell whether it is gone; a link is left alone."""
+    folder = base / f"iter_{iteration:07d}"
+    if folder.is_symlink() or format_of(folder) is None:
+        return False
+    removed = base / _hidden(iteration, "removed")
+    try:
+        folder.rename(removed)
+        shutil.rmtree(removed)
+    except OSError as error:
+        log.warning("the checkpoint of iteration %d could not be deleted: %s", iteration, error)
+        return False
+    return True
 
 
 def _hidden(iteration: int, kind: Literal["tmp", "replaced", "removed"]) -> str:

@@ -17,6 +17,7 @@ from primus.engine.checkpoint.agree import everywhere, on_first
 from primus.engine.checkpoint.compare import Difference, architecture_problems, changes, difference, refusal, remarks
 from primus.engine.checkpoint.files import Checksums, unpack
 from primus.engine.checkpoint.folder import format_of
+from primus.engine.checkpoint.local_source import LocalSource
 from primus.engine.checkpoint.save import COMMON, rng_name, saved_layout
 from primus.engine.checkpoint.start import Start
 from primus.engine.checkpoint.state import TrainState
@@ -60,7 +61,7 @@ def load_checkpoint(
 
     `on_weights` is called between the two: main weights that the checkpoint lacks can then follow the model's.
     """
-    source = _open(start.folder, mesh, config)
+    source = LocalSource(start, config, mesh) if start.is_local else _open(start.folder, mesh, config)
     common = source.common
     loaded = Loaded(TrainState() if start.weights_only else TrainState.from_dict(common["state"]))
     # A total of work done, not a position: it goes on counting through a fresh start from these weights.

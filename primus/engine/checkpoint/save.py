@@ -14,15 +14,18 @@ from typing import Any
 from primus.engine.checkpoint import dist_format, folder, torch_format
 from primus.engine.checkpoint.agree import on_first
 from primus.engine.checkpoint.files import Checksums, Record, save_object
+from primus.engine.checkpoint.local import save_local
+from primus.engine.checkpoint.local_folder import prune, rank_folder
 from primus.engine.checkpoint.progress import Progress
 from primus.engine.checkpoint.rng import pack
+from primus.engine.checkpoint.start import scratch_folder
 from primus.engine.checkpoint.state import TrainState
 from primus.engine.config import CheckpointConfig
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.sharding import Shards
 from primus.errors import RunError
 
-__all__ = ["COMMON", "Contents", "rng_name", "save_checkpoint", "saved_layout"]
+__all__ = ["COMMON", "Contents", "rng_name", "save_checkpoint", "save_non_persistent", "saved_layout"]
 
 log = logging.getLogger(__name__)
 
@@ -59,18 +62,9 @@ def save_checkpoint(config: CheckpointConfig, contents: Contents, *, mesh: Mesh,
     """
     assert config.save is not None
     base, iteration = Path(config.save), contents.state.iteration
-    log.info("saving checkpoint at iteration %7d to %s in %s format", iteration, base, config.ckpt_format)
-    temporary: Path | None = None
     previous = folder.read_tracker(base)
-    try:
-        temporary = on_first(mesh.world, lambda: folder.open_temporary(base, iteration))
-        records = _write(temporary, config, contents, mesh)
-        final = on_first(mesh.world, lambda: _complete(temporary, config, contents, records, mesh))
-    except OSError as error:
-        if temporary is not None and mesh.rank == 0:
-            folder.discard(temporary)
-        raise RunError(_failure(base, iteration, error)) from error
-    log.info("successfully saved checkpoint from iteration %7d to %s", iteration, base)
+    final = _save_under(base, config, contents, mesh)
+    _forget_later(base, iteration, config, mesh)
     if mesh.rank == 0:
         # The other ranks do not wait for a deletion.
         older = previous if isinstance(previous, int) else None
@@ -80,6 +74,45 @@ def save_checkpoint(config: CheckpointConfig, contents: Contents, *, mesh: Mesh,
         if progress is not None:
             _note(progress, contents, deleted)
     return final
+
+
+def save_non_persistent(config: CheckpointConfig, contents: Contents, *, mesh: Mesh) -> Path:
+    """Write a checkpoint that takes the place of the one of its kind before it, and return its folder; errors as above."""
+    assert config.save is not None
+    base, iteration = scratch_folder(config, Path(config.save)), contents.state.iteration
+    if base is None:
+        optimizer, rng = _wanted(config, contents)
+        common = _common(config, contents, mesh)
+        return save_local(config, {**contents.model, **optimizer}, common=common, rng=rng, mesh=mesh)
+    final = _save_under(base, config, contents, mesh)
+    if mesh.rank == 0:
+        folder.forget(base, but=iteration)
+    return final
+
+
+def _save_under(base: Path, config: CheckpointConfig, contents: Contents, mesh: Mesh) -> Path:
+    iteration = contents.state.iteration
+    log.info("saving checkpoint at iteration %7d to %s in %s format", iteration, base, config.ckpt_format)
+    temporary: Path | None = None
+    try:
+        temporary = on_first(mesh.world, lambda: folder.open_temporary(base, iteration))
+        records = _write(temporary, config, contents, mesh)
+        final = on_first(mesh.world, lambda: _complete(temporary, config, contents, records, mesh))
+    except OSError as error:
+        if temporary is not None and mesh.rank == 0:
+            folder.discard(temporary)
+        raise RunError(_failure(base, iteration, error)) from error
+    log.info("successfully saved checkpoint from iteration %7d to %s", iteration, base)
+    return final
+
+
+def _forget_later(base: Path, iteration: int, config: CheckpointConfig, mesh: Mesh) -> None:
+    """Remove non-persistent checkpoints of later iterations: this run was set back behind them, and would find them newer."""
+    scratch, local = scratch_folder(config, base), config.non_persistent.local_dir
+    if scratch is not None and mesh.rank == 0:
+        folder.forget(scratch, after=iteration)
+    if config.non_persistent.kind == "local" and local is not None:
+        prune(rank_folder(Path(local), mesh.rank), after=iteration)
 
 
 def saved_layout(mesh: Mesh) -> dict[str, Any]:
@@ -101,14 +134,18 @@ def rng_name(mesh: Mesh, *, data_rank: int) -> str:
 
 
 def _write(temporary: Path, config: CheckpointConfig, contents: Contents, mesh: Mesh) -> list[Record]:
-    optimizer = {} if config.no_save_optim else contents.optimizer
-    rng = None if config.no_save_rng else pack(dict(contents.rng))
+    optimizer, rng = _wanted(config, contents)
     if config.ckpt_format == "torch":
         common = _common(config, contents, mesh)
         return torch_format.save_tensors(temporary, contents.model, optimizer, common=common, rng=rng, mesh=mesh)
     blobs = {} if rng is None else {rng_name(mesh, data_rank=mesh.coordinates.dp): rng}
     tensors = {**contents.model, **optimizer}
     return dist_format.save_tensors(temporary, tensors, blobs, mesh=mesh, spread=config.fully_parallel_save)
+
+
+def _wanted(config: CheckpointConfig, contents: Contents) -> tuple[Mapping[str, Shards], bytes | None]:
+    optimizer = {} if config.no_save_optim else contents.optimizer
+    return optimizer, None if config.no_save_rng else pack(dict(contents.rng))
 
 
 def _common(config: CheckpointConfig, contents: Contents, mesh: Mesh) -> dict[str, Any]:

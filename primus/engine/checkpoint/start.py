@@ -1,7 +1,8 @@
 """`find_start`: what a run starts from, decided from the configuration and the folders alone. No torch.
 
 Order: `auto_continue_train` from the newest complete checkpoint under `save`; then `load`; then `pretrained_checkpoint`;
-else fresh. A source that the configuration names and that holds nothing is an error, never a silent fresh start.
+else fresh. A source that the configuration names and that holds nothing is an error, never a silent fresh start. A run that
+resumes prefers a global non-persistent checkpoint that is no older; whether it has a local one, `local.py` asks all ranks.
 """
 
 import logging
@@ -12,7 +13,7 @@ from primus.engine.checkpoint.folder import RELEASE, complete_iterations, format
 from primus.engine.config import CheckpointConfig
 from primus.errors import InputError
 
-__all__ = ["Start", "find_start", "start_problems"]
+__all__ = ["Start", "find_start", "is_set_back", "resumed_base", "scratch_folder", "start_problems", "unfound"]
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,8 @@ class Start:
     load_rng: bool
     notices: tuple[str, ...]
     """What the user should know about the choice."""
+    is_local: bool = False
+    """Each rank's own part, in a folder on its node."""
 
 
 def find_start(config: CheckpointConfig) -> Start | None:
@@ -51,9 +54,37 @@ def start_problems(config: CheckpointConfig) -> list[str]:
     return []
 
 
+def resumed_base(config: CheckpointConfig) -> Path | None:
+    """Return the folder of the run that goes on; None for one that begins, or that is told where to begin."""
+    if config.auto_continue_train and config.save is not None:
+        return Path(config.save)
+    return None if config.load is None or config.finetune or config.ckpt_step else Path(config.load)
+
+
+def scratch_folder(config: CheckpointConfig, base: Path) -> Path | None:
+    """Return where the global non-persistent checkpoints of the run under `base` lie; None without such."""
+    if config.non_persistent.kind != "global":
+        return None
+    return Path(config.non_persistent.global_dir or base / "non_persistent")
+
+
+def is_set_back(base: Path) -> bool:
+    """Tell whether the tracker names an older checkpoint than the newest: someone wants the later ones forgotten."""
+    named, whole = read_tracker(base), complete_iterations(base)
+    return named in whole and named != whole[-1]
+
+
+def unfound(config: CheckpointConfig) -> str | None:
+    """Return what is wrong when `load` holds no checkpoint, None if the run may begin afresh then."""
+    if config.load is None or config.pretrained_checkpoint is not None or not config.exit_on_missing_checkpoint:
+        return None
+    missing = _missing("load", Path(config.load))
+    return f"{missing}, or set exit_on_missing_checkpoint: false to start from fresh weights"
+
+
 def _fresh_start_notices(config: CheckpointConfig) -> list[str]:
     notices = []
-    if config.load is not None:
+    if config.load is not None and unfound(config) is None:
         missing = _missing("load", Path(config.load))
         notices.append(f"{missing}; exit_on_missing_checkpoint is false: starting from fresh weights")
     if config.save is not None and (present := complete_iterations(Path(config.save))):
@@ -73,11 +104,10 @@ def _choose(config: CheckpointConfig) -> Start | None:
         start = _start(config, Path(config.load), "load", weights_only=config.finetune)
         if start is not None:
             return start
-        if config.pretrained_checkpoint is None:
-            if config.exit_on_missing_checkpoint:
-                missing = _missing("load", Path(config.load))
-                raise InputError(f"{missing}, or set exit_on_missing_checkpoint: false to start from fresh weights")
-            return None
+        problem = unfound(config)
+        # A local checkpoint may lie on any rank's node.
+        if problem is not None and (config.non_persistent.kind != "local" or resumed_base(config) is None):
+            raise InputError(problem)
     if config.pretrained_checkpoint is not None:
         base = Path(config.pretrained_checkpoint)
         start = _start(config, base, "pretrained_checkpoint", weights_only=True)
@@ -88,9 +118,10 @@ def _choose(config: CheckpointConfig) -> Start | None:
 
 
 def _continue(config: CheckpointConfig, base: Path) -> Start | None:
-    iteration, notice = newest(base)
-    if iteration is None:
+    found = _with_scratch(config, base, newest(base))
+    if found is None:
         return None
+    folder, iteration, notices = found
     changed = [
         f"auto_continue_train: {line}"
         for line, is_set in (
@@ -102,34 +133,58 @@ def _continue(config: CheckpointConfig, base: Path) -> Start | None:
         )
         if is_set
     ]
-    line = f"auto_continue_train: going on from iteration {iteration} under {base}"
+    line = f"auto_continue_train: going on from iteration {iteration} under {folder.parent}"
     return Start(
-        folder=iteration_folder(base, iteration),
+        folder=folder,
         iteration=iteration,
         weights_only=False,
         load_optim=True,
         load_rng=True,
-        notices=(*([notice] if notice else []), line, *changed),
+        notices=(*notices, line, *changed),
     )
 
 
+def _with_scratch(
+    config: CheckpointConfig, base: Path, persistent: tuple[int | None, str | None]
+) -> tuple[Path, int, list[str]] | None:
+    """Return folder, iteration and notices of what a run resumes: a non-persistent checkpoint goes before no newer one."""
+    iteration, notice = persistent
+    notices = [notice] if notice else []
+    scratch = scratch_folder(config, base)
+    recent, its_notice = newest(scratch) if scratch is not None else (None, None)
+    if scratch is None or recent is None:
+        return None if iteration is None else (iteration_folder(base, iteration), iteration, notices)
+    if iteration is None or (recent >= iteration and not is_set_back(base)):
+        notices += [its_notice] if its_notice else []
+        return iteration_folder(scratch, recent), recent, [*notices, f"iteration {recent} is a non-persistent checkpoint"]
+    why = "is older" if recent < iteration else "is not used, since the tracker was set back"
+    notices.append(f"the non-persistent checkpoint of iteration {recent} under {scratch} {why}")
+    return iteration_folder(base, iteration), iteration, notices
+
+
 def _start(config: CheckpointConfig, base: Path, key: str, *, weights_only: bool) -> Start | None:
-    notice: str | None = None
+    notices: list[str] = []
     if not config.ckpt_step and read_tracker(base) == RELEASE and format_of(base / RELEASE):
         folder, iteration, weights_only = base / RELEASE, 0, True
     else:
         found = _iteration(base, config.ckpt_step, key)
-        if found is None:
+        if key == "load" and base == resumed_base(config):
+            resumed = _with_scratch(config, base, found or (None, None))
+            if resumed is None:
+                return None
+            folder, iteration, notices = resumed
+        elif found is None:
             return None
-        iteration, notice = found
-        folder = iteration_folder(base, iteration)
+        else:
+            iteration, notices = found[0], [found[1]] if found[1] else []
+            folder = iteration_folder(base, iteration)
     return Start(
         folder=folder,
         iteration=iteration,
         weights_only=weights_only,
         load_optim=not (weights_only or config.no_load_optim),
         load_rng=not (weights_only or config.no_load_rng),
-        notices=(notice,) if notice else (),
+        notices=tuple(notices),
     )
 
 

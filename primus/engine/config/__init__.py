@@ -3,12 +3,13 @@
 - `container.py`: `ConfigContainer`, the whole run
 - `train.py`, `model.py`, `optim.py`, `data.py`, `checkpoint.py`, `observe.py`, `system.py`: its parts
 - `pipeline.py`: stages of the model and the order of their work
+- `offload.py`: activations in host memory
 - `recompute.py`: what of the model is computed twice
 - `serialize.py`: container to YAML and back
 - `batch.py`: the batch size over the run, derived from `train.py`
 """
 
-from primus.engine.config.checkpoint import CheckpointConfig
+from primus.engine.config.checkpoint import CheckpointConfig, NonPersistentConfig
 from primus.engine.config.container import ConfigContainer
 from primus.engine.config.data import Blend, DatasetConfig, TokenizerConfig
 from primus.engine.config.model import (
@@ -20,6 +21,7 @@ from primus.engine.config.model import (
     PositionConfig,
 )
 from primus.engine.config.observe import LoggerConfig, ProfilingConfig
+from primus.engine.config.offload import OffloadConfig
 from primus.engine.config.optim import DDPConfig, OptimizerConfig, SchedulerConfig
 from primus.engine.config.pipeline import PipelineConfig
 from primus.engine.config.recompute import RecomputeConfig
@@ -42,6 +44,8 @@ __all__ = [
     "LoggerConfig",
     "MixedPrecisionConfig",
     "ModelConfig",
+    "NonPersistentConfig",
+    "OffloadConfig",
     "OptimizerConfig",
     "ParallelConfig",
     "PipelineConfig",

@@ -1,9 +1,9 @@
 """What is saved where, and what a run starts from."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["CheckpointConfig"]
+__all__ = ["CheckpointConfig", "NonPersistentConfig"]
 
 Strictness = Literal[
     "assume_ok_unexpected",
@@ -15,6 +15,26 @@ Strictness = Literal[
     "return_all",
     "ignore_all",
 ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NonPersistentConfig:
+    """Checkpoints between the others, of which only the newest is kept."""
+
+    save_interval: int | None = None
+    """Iterations between them; None: none are made."""
+    kind: Literal["global", "local"] | None = None
+    """`global`: as all others, in a folder of their own; `local`: each rank's part on its node; None: none are looked for."""
+    global_dir: str | None = None
+    """Absolute folder; None: `non_persistent` in the folder of the others."""
+    local_dir: str | None = None
+    """Absolute folder on each node."""
+    local_algo: Literal["fully_parallel", "atomic"] = "fully_parallel"
+    """Replicated rectangles are in the part of one rank, or in those of all that need them."""
+    replication_jump: int | None = None
+    """Distance in ranks between those that keep one another's parts; None: nobody keeps another's."""
+    replication_factor: int = 2
+    """Ranks that keep a part, the one that wrote it among them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,3 +79,5 @@ class CheckpointConfig:
     """Data-parallel ranks share the writing of replicated tensors."""
     strictness: Strictness = "assume_ok_unexpected"
     """What to do with tensors that are missing from the checkpoint or not asked for."""
+    non_persistent: NonPersistentConfig = field(default_factory=NonPersistentConfig)
+    """Checkpoints in between."""

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from primus.engine.cause import noting_time
+from primus.engine.checkpoint.local import newest_start
 from primus.engine.checkpoint.start import Start, find_start
 from primus.engine.config import ConfigContainer, ParallelConfig, serialize
 from primus.engine.config.batch import BatchPlan
@@ -64,7 +65,7 @@ def pretrain(config: ConfigContainer, *, process_start: float) -> None:
     mesh = build_mesh(config.model.parallel, config.dist, choose_device(), agreed=agreed)
     try:
         with noting_time():
-            _run(config, tokenizer, start, mesh, process_start)
+            _run(config, tokenizer, newest_start(start, config.checkpoint, mesh), mesh, process_start)
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -150,12 +151,17 @@ def build_loop(parts: Parts, feeds: Feeds, plan: BatchPlan, process_start: float
     if train.manual_gc:
         callbacks.append(GarbageCollection(train))
     callbacks += [evaluation, logging_, Stopping(train, mesh, process_start=process_start)]
-    if not train.skip_train:
-        callbacks.append(Saving(config.checkpoint))
 
     def save() -> None:
         with logging_.paused(), trace.span("save-checkpoint"):
             parts.save()
+
+    def save_non_persistent() -> None:
+        with logging_.paused(), trace.span("save-checkpoint-non-persistent"):
+            parts.save_non_persistent()
+
+    if not train.skip_train:
+        callbacks.append(Saving(config.checkpoint, save_non_persistent))
 
     return Loop(
         state=parts.state,

@@ -100,6 +100,13 @@ TOGETHER: dict[str, dict[str, Any]] = {
     "log_progress": {"save": "c"},
     "load_main_params_from_ckpt": {"no_load_optim": True},
     "overlap_param_gather": {"overlap_grad_reduce": True},
+    "overlap_param_gather_with_optimizer_step": {
+        "overlap_grad_reduce": True,
+        "overlap_param_gather": True,
+        "pipeline_model_parallel_size": 2,
+        "num_virtual_stages_per_pipeline_rank": 2,
+        "num_layers": 4,
+    },
     "use_checkpoint_opt_param_scheduler": {"override_opt_param_scheduler": False},
     "cross_entropy_loss_fusion": {"deterministic_mode": False},
     "skip_train": {"eval_iters": 2},
@@ -112,6 +119,7 @@ TOGETHER: dict[str, dict[str, Any]] = {
     "weight_decay_incr_style": {"start_weight_decay": 0.0, "end_weight_decay": 0.1},
     "tokenizer_type": {"mock_data": False, "data_path": "a", "tokenizer_model": "t", "vocab_size": 2000},
     "save_retain_interval": {"save": "c", "save_interval": 1},
+    "non_persistent_save_interval": {"save": "c", "save_interval": 2, "non_persistent_ckpt_type": "global"},
     "recompute_method": {"recompute_granularity": "full", "recompute_num_layers": 1},
     "recompute_num_layers": {"recompute_granularity": "full", "recompute_method": "block"},
     "microbatch_group_size_per_vp_stage": {
@@ -120,6 +128,7 @@ TOGETHER: dict[str, dict[str, Any]] = {
         "num_layers": 4,
         "global_batch_size": 8,
     },
+    "enable_optimizer_post_validation": {"pipeline_model_parallel_size": 2, "patch_zero_bubble": True, "num_layers": 4},
     "distribute_saved_activations": {
         "recompute_granularity": "full",
         "recompute_method": "block",
@@ -130,8 +139,10 @@ TOGETHER: dict[str, dict[str, Any]] = {
 }
 """What a key needs beside it."""
 TWO_RANKS = (
+    "overlap_param_gather_with_optimizer_step",
     "tensor_model_parallel_size",
     "pipeline_model_parallel_size",
+    "enable_optimizer_post_validation",
     "context_parallel_size",
     "num_distributed_optimizer_instances",
     "microbatch_group_size_per_vp_stage",

@@ -47,6 +47,7 @@ TP_OVERLAP: Values = {
     "deterministic_mode": False,
 }
 FSDP: Values = {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads_params"}
+WITH_STEP = "overlap_param_gather_with_optimizer_step"
 STRATEGY = "data_parallel_sharding_strategy"
 GATHERED: Values = {**OVERLAP, "overlap_param_gather": True}
 THREE_CHUNKS: Values = {**PIPELINE, "num_layers": 6, CHUNKS: 3}
@@ -57,6 +58,9 @@ WSD: Values = {"lr_decay_style": "WSD", "lr_wsd_decay_iters": 2}
 YARN: Values = {"position_embedding_type": "yarn"}
 SAVE: Values = {"save": "ckpt", "save_interval": 2}
 LOAD: Values = {"load": "old"}
+GLOBAL: Values = {"non_persistent_ckpt_type": "global"}
+LOCAL: Values = {"non_persistent_ckpt_type": "local", "non_persistent_local_ckpt_dir": "node"}
+REPLICATED: Values = {**SAVE, **LOCAL, "non_persistent_save_interval": 3, "replication": True, "replication_jump": 1}
 HUGGING_FACE: Values = {**FILES, "tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": "m", "vocab_size": None}
 BPE: Values = {**FILES, "tokenizer_type": "GPT2BPETokenizer", "vocab_file": "v", "merge_file": "m", "vocab_size": None}
 WORD_PIECE: Values = {**FILES, "tokenizer_type": "BertWordPieceCase", "vocab_file": "v", "vocab_size": None}
@@ -67,6 +71,25 @@ CASES: list[tuple[Values, Values, Values, str]] = [
     ({"pipeline_model_parallel_comm_backend": "nccl"}, {}, PIPELINE, "pipeline_model_parallel_size"),
     ({"high_priority_stream_groups": ["dp_cp"]}, {"distributed_backend": "gloo"}, NCCL, "distributed_backend"),
     ({"nccl_communicator_config_path": COMMUNICATORS}, {"distributed_backend": "gloo"}, NCCL, "distributed_backend"),
+    ({"non_persistent_save_interval": 4}, {**SAVE, **GLOBAL}, {**SAVE, **GLOBAL, "save_interval": 8}, "save_interval"),
+    ({"non_persistent_ckpt_type": "global"}, {}, {**SAVE, "auto_continue_train": True}, "non_persistent_save_interval"),
+    (
+        {"non_persistent_ckpt_type": "global"},
+        {"load": "old", "finetune": True},
+        {"load": "old", "finetune": False},
+        "non_persistent_save_interval",
+    ),
+    ({"non_persistent_global_ckpt_dir": "scratch"}, SAVE, {**SAVE, **GLOBAL}, "non_persistent_ckpt_type"),
+    ({"non_persistent_local_ckpt_dir": "node"}, SAVE, {**SAVE, **LOCAL}, "non_persistent_ckpt_type"),
+    ({"non_persistent_local_ckpt_algo": "atomic"}, SAVE, {**SAVE, **LOCAL}, "non_persistent_ckpt_type"),
+    (
+        {"replication": True},
+        {**SAVE, **LOCAL, "replication_jump": 1},
+        {**SAVE, **LOCAL, "replication_jump": 1, "non_persistent_save_interval": 3},
+        "non_persistent_save_interval",
+    ),
+    ({"replication_jump": 1}, SAVE, REPLICATED, "replication"),
+    ({"replication_factor": 2}, SAVE, REPLICATED, "replication"),
     ({"stderr_sink_level": "DEBUG"}, {"logging_level": 20}, {}, "logging_level"),
     ({"file_sink_level": "INFO"}, {"sink_level": "INFO"}, {}, "sink_level"),
     (
@@ -126,6 +149,7 @@ CASES: list[tuple[Values, Values, Values, str]] = [
     ({"align_param_gather": False}, {**GATHERED, **PIPELINE}, {**GATHERED, **THREE_CHUNKS}, CHUNKS),
     ({"align_param_gather": False}, THREE_CHUNKS, {**GATHERED, **THREE_CHUNKS}, "overlap_param_gather"),
     ({"align_param_gather": False}, {**FSDP, **GATHERED, **THREE_CHUNKS}, {**GATHERED, **THREE_CHUNKS}, STRATEGY),
+    ({WITH_STEP: True}, {**FSDP, **GATHERED, **THREE_CHUNKS}, {**GATHERED, **THREE_CHUNKS}, STRATEGY),
     ({"use_megatron_fsdp": True}, {}, {"data_parallel_sharding_strategy": "optim"}, "data_parallel_sharding_strategy"),
     ({"use_custom_fsdp": True}, {}, {"data_parallel_sharding_strategy": "optim"}, "data_parallel_sharding_strategy"),
     ({"data_parallel_sharding_strategy": "optim"}, {}, {"use_custom_fsdp": True}, "use_megatron_fsdp"),
@@ -174,6 +198,18 @@ CASES: list[tuple[Values, Values, Values, str]] = [
     ({"enable_zero_bubble": False}, {}, ZERO_BUBBLE, "patch_zero_bubble"),
     ({"enable_zero_bubble": False}, FOLDED, ZERO_BUBBLE, "zero_bubble_v_schedule"),
     ({"enable_zero_bubble": False}, {**ZERO_BUBBLE, "num_seq_splits": 2}, ZERO_BUBBLE, "num_seq_splits"),
+    (
+        {"enable_optimizer_post_validation": True},
+        {**ZERO_BUBBLE, "exit_signal_handler": True},
+        ZERO_BUBBLE,
+        "exit_signal_handler",
+    ),
+    (
+        {"enable_exactly_numeric_match": False},
+        ZERO_BUBBLE,
+        {**ZERO_BUBBLE, "enable_optimizer_post_validation": True},
+        "enable_optimizer_post_validation",
+    ),
     ({"zero_bubble_max_pending_backward": 4}, {**ZERO_BUBBLE, "num_seq_splits": 2}, ZERO_BUBBLE, "num_seq_splits"),
     ({"zero_bubble_v_schedule_mem_setup": "min"}, {}, FOLDED, "patch_zero_bubble"),
     ({"zero_bubble_v_schedule_mem_setup": "min"}, ZERO_BUBBLE, FOLDED, "zero_bubble_v_schedule"),
@@ -333,6 +369,8 @@ def notes_about(key: str, notices: list[str]) -> list[str]:
 
 
 def ranks_of(values: Values) -> int:
+    if values.get("replication_jump"):
+        return 2
     degrees = (f"{axis}_parallel_size" for axis in ("tensor_model", "pipeline_model", "context"))
     return math.prod(int(values.get(degree, 1)) for degree in degrees)
 

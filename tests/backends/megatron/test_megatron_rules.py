@@ -9,6 +9,8 @@ import pytest
 FILES = {"mock_data": False, "data_path": "a", "split": "99,1,0"}
 OWN = {"mock_data": False, "train_data_path": "a", "valid_data_path": "b"}
 HALF = {"fp16": True}
+SAVE = {"save": "ckpt", "save_interval": 4}
+LOCAL = {**SAVE, "non_persistent_save_interval": 2, "non_persistent_ckpt_type": "local", "non_persistent_local_ckpt_dir": "n"}
 
 CASES: list[tuple[dict[str, Any], int, str]] = [
     # the loop
@@ -35,6 +37,29 @@ CASES: list[tuple[dict[str, Any], int, str]] = [
         1,
         "batches of [2, 4, 6, 8], but 2 or 6 is no multiple",
     ),
+    # checkpoints in between
+    ({"non_persistent_save_interval": 2, **SAVE}, 1, "needs non_persistent_ckpt_type: global or local"),
+    ({"non_persistent_save_interval": 2, "non_persistent_ckpt_type": "global"}, 1, "works beside save, but save null"),
+    ({"non_persistent_ckpt_type": "in_memory"}, 1, "memory ends with the process; use local with a folder in memory"),
+    ({"non_persistent_ckpt_type": "local"}, 1, "needs non_persistent_local_ckpt_dir, a folder on each node's disk"),
+    (
+        {**SAVE, "non_persistent_ckpt_type": "global", "non_persistent_global_ckpt_dir": "./ckpt"},
+        1,
+        "non_persistent_global_ckpt_dir ./ckpt (exp.yaml:",
+    ),
+    ({"replication": True, "replication_jump": 1}, 2, "copies local checkpoints: set non_persistent_ckpt_type: local"),
+    ({**LOCAL, "replication": True}, 2, "needs replication_jump, such as the number of ranks on a node"),
+    (
+        {**LOCAL, "replication": True, "replication_jump": 2},
+        2,
+        "replication_jump 2 (exp.yaml:",
+    ),
+    (
+        {**LOCAL, "replication": True, "replication_jump": 1, "replication_factor": 4},
+        2,
+        "times replication_factor 4 must divide the 2 processes of the run: groups of 4 ranks that lie 1 apart",
+    ),
+    ({**LOCAL, "replication": True, "replication_jump": 1, "replication_factor": 1}, 2, "must be at least 2"),
     # the length of the run
     ({"train_samples": 48}, 1, "train_iters 6 (exp.yaml:"),
     ({"train_samples": 48, "train_iters": None, "lr_warmup_iters": 2}, 1, "lr_warmup_iters 2"),
@@ -126,6 +151,17 @@ CASES: list[tuple[dict[str, Any], int, str]] = [
         "set seq_length to 30 or 32, or choose a size that divides it, or set sequence_parallel: false",
     ),
     ({"overlap_param_gather": True}, 1, "needs overlap_grad_reduce: true"),
+    ({"overlap_param_gather_with_optimizer_step": True}, 1, "needs overlap_param_gather: true (it is"),
+    (
+        {
+            "overlap_grad_reduce": True,
+            "overlap_param_gather": True,
+            "overlap_param_gather_with_optimizer_step": True,
+            "pipeline_model_parallel_size": 2,
+        },
+        2,
+        "needs several model chunks a rank, of which the first is gathered early",
+    ),
     ({"num_distributed_optimizer_instances": 3}, 4, "does not divide the 4 ranks that hold the same parameters"),
     (
         {"num_distributed_optimizer_instances": 2, "use_distributed_optimizer": False},

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from primus.engine.checkpoint.load import Loaded, load_checkpoint
+from primus.engine.checkpoint.local import newest_start
 from primus.engine.checkpoint.rng import capture_rng
-from primus.engine.checkpoint.save import Contents, save_checkpoint
+from primus.engine.checkpoint.save import Contents, save_checkpoint, save_non_persistent
 from primus.engine.checkpoint.start import find_start
 from primus.engine.checkpoint.state import TrainState
 from primus.engine.config import CheckpointConfig, DistConfig, ParallelConfig
@@ -61,8 +62,11 @@ class SmallRun:
     def save(self, config: CheckpointConfig, iteration: int) -> Path:
         return save_checkpoint(config, self.contents(iteration), mesh=self.mesh)
 
+    def save_non_persistent(self, config: CheckpointConfig, iteration: int) -> Path:
+        return save_non_persistent(config, self.contents(iteration), mesh=self.mesh)
+
     def load(self, config: CheckpointConfig, container: dict[str, Any] | None = None) -> Loaded:
-        start = find_start(config)
+        start = newest_start(find_start(config), config, self.mesh)
         assert start is not None
         model = container or MODEL_CONFIG
         return load_checkpoint(

@@ -5,7 +5,6 @@ from primus.backends.megatron.keys.row import inert, live, pending, section
 __all__ = ["ROWS"]
 
 _ARGUMENTS = "Reading the configuration back from a checkpoint is"
-_SCRATCH = "Non-persistent checkpoints are"
 _ASYNC = "Saving in the background is"
 _CONVERT = "Conversion between checkpoint formats is"
 _REPLACED = "ckpt_format and ckpt_fully_parallel_save took its place"
@@ -49,16 +48,20 @@ ROWS = section(
             doc="With `use_checkpoint_args` take the tokenizer from the checkpoint as well."),
     live("exit_on_missing_checkpoint", "bool", "checkpoint.exit_on_missing_checkpoint",
          doc="Refuse to start when `load` is set and holds no checkpoint; false starts from fresh weights with a warning."),
-    pending("non_persistent_save_interval", "int?", _SCRATCH, minimum=1,
-            doc="Iterations between checkpoints that the next one of their kind replaces."),
-    pending("non_persistent_ckpt_type", "str?", _SCRATCH, choices=("global", "local", "in_memory"),
-            doc="Where non-persistent checkpoints go: a shared scratch folder or each node's own disk."),
-    pending("non_persistent_global_ckpt_dir", "path?", _SCRATCH,
-            doc="Shared folder of non-persistent checkpoints. Null: `non_persistent` under `save`."),
-    pending("non_persistent_local_ckpt_dir", "path?", _SCRATCH,
-            doc="Folder on each node's disk for local non-persistent checkpoints."),
-    pending("non_persistent_local_ckpt_algo", "str", _SCRATCH, choices=("fully_parallel", "atomic"),
-            doc="Local checkpoints: share replicated parts among data-parallel ranks, or let each rank keep all it needs."),
+    live("non_persistent_save_interval", "int?", "checkpoint.non_persistent.save_interval", minimum=1,
+         doc="Iterations between checkpoints that the next one of their kind replaces; where a persistent one is due, it alone "
+             "is written. Needs `save` and `non_persistent_ckpt_type`."),
+    live("non_persistent_ckpt_type", "str?", "checkpoint.non_persistent.kind", choices=("global", "local", "in_memory"),
+         doc="`global` writes them in `ckpt_format` to a shared folder, `local` each rank's part to its node's disk. A run "
+             "that resumes takes one that is no older than the persistent one. `in_memory` is refused: memory ends with the "
+             "process."),
+    live("non_persistent_global_ckpt_dir", "path?", "checkpoint.non_persistent.global_dir",
+         doc="Shared folder of `global` non-persistent checkpoints. Null: `non_persistent` under `save`, or under `load`."),
+    live("non_persistent_local_ckpt_dir", "path?", "checkpoint.non_persistent.local_dir",
+         doc="Folder on each node's disk for `local` non-persistent checkpoints; a relative path lies in the run folder."),
+    live("non_persistent_local_ckpt_algo", "str", "checkpoint.non_persistent.local_algo", choices=("fully_parallel", "atomic"),
+         doc="Local checkpoints: what several ranks hold is written by one of them and passed on when it is read, or every "
+             "rank writes all it needs."),
     live("pretrained_checkpoint", "path?", "checkpoint.pretrained_checkpoint",
          doc="Checkpoint whose weights the run starts from while `load` holds none yet."),
     live("ckpt_step", "int?", "checkpoint.ckpt_step", minimum=0,

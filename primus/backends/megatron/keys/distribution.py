@@ -104,8 +104,8 @@ ROWS = section(
     live("replication", "bool", "checkpoint.non_persistent.replication_jump",
          doc="Keep copies of `local` non-persistent checkpoints on other ranks' nodes. It has nothing to do with schedules."),
     live("replication_jump", "int?", "checkpoint.non_persistent.replication_jump", minimum=1,
-         doc="Distance in ranks between those that keep one another's parts: at least the ranks of a node, so that copies lie on "
-             "others."),
+         doc="Distance in ranks between those that keep one another's parts: at least the ranks of a node, so that copies lie "
+             "on others."),
     live("replication_factor", "int?", "checkpoint.non_persistent.replication_factor", minimum=2,
          doc="Ranks that keep a part, the one that wrote it among them. Null: 2."),
     live("deterministic_mode", "bool", "rng.deterministic_mode",
