@@ -1,10 +1,9 @@
 """Rows of section 11.4: the Primus pipeline runner and its helpers."""
 
-from primus.backends.megatron.keys.row import live, pending, section
+from primus.backends.megatron.keys.row import live, section
 
 __all__ = ["ROWS"]
 
-_PIPELINE = "Pipeline parallelism is"
 _ALGORITHMS = ("1f1b", "1f1b-interleaved", "zero-bubble", "zero-bubble-heuristic", "zbv-formatted", "v-half", "v-min")
 
 # A table: a row's identity on its first line, its meaning below.
@@ -18,10 +17,12 @@ ROWS = section(
     live("communication_method", "str", "model.pipeline.communication_method", choices=("async_p2p", "batch_p2p"),
             doc="Ask for the next message between stages while the present one is worked on, or each when it is needed. Counts "
                 "under `patch_primus_pipeline`; otherwise `overlap_p2p_comm` does."),
-    pending("offload", "bool", _PIPELINE,
-            doc="V schedules: keep tensors of the first chunk in host memory until its backward."),
-    pending("offload_ops", "str", _PIPELINE,
-            doc="Which tensors `offload` moves, separated by commas; `attn` means those of the attention core."),
+    live("offload", "bool", "model.pipeline.offload.tensors, model.pipeline.offload.num_chunks",
+            doc="Keep tensors of the first chunk in host memory between forward and backward; `offload_ops` says which. Needs "
+                "`patch_primus_pipeline` with zbv-formatted, v-half or v-min."),
+    live("offload_ops", "str", "model.pipeline.offload.tensors",
+            doc="Which tensors `offload` moves, separated by commas. `attn`: what core attention keeps, and its output; no "
+                "other name is supported. Empty: none."),
     live("pp_max_mem", "float|list[float]?", "model.pipeline.max_memory",
             doc="Heuristic schedule: activations a stage may hold, in microbatches, for all stages or each. Null: no limit."),
     live("pp_cost_f", "float|list[float]?", "model.pipeline.cost_forward",

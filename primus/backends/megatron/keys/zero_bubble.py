@@ -28,10 +28,12 @@ ROWS = section(
                 "`auto` what memory allows."),
     live("zero_bubble_adaptive_memory_limit_percentile", "int", "model.pipeline.memory_percentile", minimum=1, maximum=100,
             doc="Percentage of device memory that the automatic limit may fill."),
-    pending("enable_optimizer_post_validation", "bool", _PIPELINE,
-            doc="Step before the global gradient norm is known and roll back when it should have clipped or skipped."),
-    pending("enable_exactly_numeric_match", "bool", _PIPELINE,
-            doc="Roll back from a copy, bit for bit, instead of undoing the arithmetic."),
+    live("enable_optimizer_post_validation", "bool", "optimizer.post_validation",
+            doc="Stages update before the gradient norm over all of them is known, and take back what it clips or skips while the "
+                "next iteration begins. Needs `patch_zero_bubble` with a schedule without bubbles. In any precision."),
+    live("enable_exactly_numeric_match", "bool", "optimizer.exact_rollback",
+            doc="Take back by a copy of weights and optimizer state, bit for bit. False saves its memory and undoes the "
+                "arithmetic instead, to rounding."),
     live("enable_zero_bubble", "bool", "model.pipeline.algorithm",
             doc="Split weight gradients from the backward pass; acts under `patch_zero_bubble` only. False runs "
                 "1F1B, or groups of `interleave_group_size` where a stage has several chunks."),
@@ -48,17 +50,20 @@ ROWS = section(
     live("interleave_group_size", "int", "model.pipeline.interleave_group_size", minimum=0,
             doc="Without zero bubbles, with several chunks a stage: microbatches that move through them together. 0, and at "
                 "most: one per stage."),
-    pending("offload_chunk_num", "int", _PIPELINE, minimum=0,
-            doc="First model chunks of each stage whose activations may go to the host under `cpu_offload`."),
-    pending("offload_time", "float", _PIPELINE, minimum=0,
-            doc="Time of one copy to the host, as a share of the longest microbatch of a stage."),
-    pending("auto_offload_time", "bool", _PIPELINE,
-            doc="Estimate `offload_time` from the device's speed and its link to the host."),
-    pending("offload_overlap_sr", "bool", _PIPELINE,
-            doc="Copies to and from the host may run at the same time."),
+    live("offload_chunk_num", "int", "model.pipeline.offload.num_chunks", minimum=0,
+            doc="First model chunks of each stage whose activations may go to the host under `cpu_offload`; 1 at least there."),
+    live("offload_time", "float", "model.pipeline.offload.time", minimum=0,
+            doc="Time of one copy to the host, or back, as a share of a chunk's forward and gradients: the schedule gives each "
+                "copy a slot of that length. Needs `auto_offload_time: false`."),
+    live("auto_offload_time", "bool", "model.pipeline.offload.time",
+            doc="Estimate `offload_time` from the model's width and the device's speed and link to the host."),
+    live("offload_overlap_sr", "bool", "model.pipeline.offload.overlaps",
+            doc="Copies to and from the host may run at the same time; false: a rank copies one way at a time."),
     live("num_seq_splits", "int", "model.pipeline.num_slices", minimum=1,
             doc="Slices of each sequence that travel through the pipeline one after the other: 1F1B with so many times smaller "
                 "bubble and activations. Needs `patch_zero_bubble` and goes before the other keys that choose a schedule."),
-    pending("cpu_offload", "bool", _PIPELINE,
-            doc="Keep the activations of the first chunks in host memory between forward and backward."),
+    live("cpu_offload", "bool", "model.pipeline.offload.tensors, model.pipeline.offload.num_chunks",
+            doc="Keep the activations of the first chunks in host memory between forward and backward, where the link to the "
+                "host is fast enough. Needs the group-interleaved schedule (`interleave_group_size`) over an even number of "
+                "stages."),
 )

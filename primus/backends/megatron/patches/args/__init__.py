@@ -16,6 +16,7 @@
 - `stages.py`: which layers stand on which pipeline stage
 - `pipeline.py`: model chunks, schedules, microbatches
 - `zero_bubble.py`: the zero-bubble section
+- `offload.py`: activations in host memory
 - `recompute.py`: which activations are computed twice
 - `data.py`: sources, splits, masks
 - `tokenizer.py`: tokenizers and their files

@@ -16,6 +16,7 @@ from primus.backends.megatron.patches.args import (
     groups,
     logging,
     loop,
+    offload,
     parallelism,
     pipeline,
     positions,
@@ -32,7 +33,20 @@ from primus.backends.megatron.patches.args import (
 __all__ = ["DERIVATIONS", "RULES"]
 
 _RUN = (loop, batch, duration, schedule, precision)
-_MODEL = (architecture, positions, parallelism, tp_overlap, fsdp, context, groups, stages, pipeline, zero_bubble, recompute)
+_MODEL = (
+    architecture,
+    positions,
+    parallelism,
+    tp_overlap,
+    fsdp,
+    context,
+    groups,
+    stages,
+    pipeline,
+    zero_bubble,
+    offload,
+    recompute,
+)
 _AROUND = (data, tokenizer, checkpoint, logging, rocm_arg_validation)
 _DERIVING = (data, tokenizer, duration, schedule, fsdp, precision, parallelism, recompute, checkpoint, rocm_arg_validation)
 
