@@ -63,12 +63,11 @@ def pretrain(config: ConfigContainer, *, process_start: float) -> None:
         "checkpoint to start from (all must see the same folders)": str(start.folder) if start else "none",
     }
     mesh = build_mesh(config.model.parallel, config.dist, choose_device(), agreed=agreed)
-    try:
-        with noting_time():
-            _run(config, tokenizer, newest_start(start, config.checkpoint, mesh), mesh, process_start)
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+    with noting_time():
+        _run(config, tokenizer, newest_start(start, config.checkpoint, mesh), mesh, process_start)
+    # Only after a good end: NCCL would wait for what is under way, and a rank that fails has to leave and say why.
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _check_built(parallel: ParallelConfig) -> None:

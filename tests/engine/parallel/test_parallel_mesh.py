@@ -62,19 +62,19 @@ def test_axes_with_equal_ranks_share_a_process_group() -> None:
     run_ranks(equal_groups_are_one, 2)
 
 
-def disagree(rank: int, by_layout: bool) -> tuple[str, float]:
+def disagree(rank: int, axis: str | None) -> tuple[str, float]:
     started = time.monotonic()
-    layout = Layout(world_size=4, tensor=2 if by_layout and rank == 2 else 1)
+    layout = Layout(world_size=4, **({axis: 2} if axis and rank == 2 else {}))
     with pytest.raises(ConfigError) as caught:
-        mesh_of(layout, agreed=f"config\n{layout}" if by_layout else f"config {rank == 2}")
+        mesh_of(layout, agreed=f"config\n{layout}" if axis else f"config {rank == 2}")
     return str(caught.value), time.monotonic() - started
 
 
-@pytest.mark.parametrize("by_layout", [False, True])
-def test_a_rank_started_with_another_configuration_is_named_on_all_ranks_at_once(by_layout: bool) -> None:
+@pytest.mark.parametrize("axis", [None, "tensor", "pipeline", "context"])
+def test_a_rank_started_with_another_configuration_is_named_on_all_ranks_at_once(axis: str | None) -> None:
     """A configuration of one line is shown as well."""
-    for message, seconds in run_ranks(disagree, 4, by_layout):
-        shown = "" if by_layout else ": config True on rank 2, config False on rank 0"
+    for message, seconds in run_ranks(disagree, 4, axis):
+        shown = "" if axis else ": config True on rank 2, config False on rank 0"
         assert message == f"rank(s) 2 of 4 have another configuration than rank 0{shown}"
         assert seconds < 10
 
