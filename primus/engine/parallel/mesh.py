@@ -164,6 +164,8 @@ class _Groups:
 
     def levels(self, near_name: GroupName, far_name: GroupName, whole: Group, near: int) -> tuple[Group, Group]:
         """Cut a group into neighbourhoods of `near` ranks; return this rank's one, and the ranks of its place in all."""
+        if near == whole.size and communicator_of(self._config, near_name, self._device).settings is None:
+            return whole, Group((self.rank,), 0)
         first, place = whole.index // near * near, whole.index % near
         return self._group(near_name, whole.ranks[first : first + near]), self._group(far_name, whole.ranks[place::near])
 

@@ -76,14 +76,15 @@ def test_a_cpu_run_makes_the_same_groups_whatever_is_set() -> None:
     assert all(backend is None and group is None for _, backend, group in plain)
 
 
-def shared(_rank: int, *settings: CommunicatorConfig) -> tuple[bool, bool]:
+def shared(_rank: int, *settings: CommunicatorConfig) -> tuple[bool, bool, bool]:
     mesh, _ = made_groups(ParallelConfig(), DistConfig(communicators=settings), CUDA)
-    return mesh.dp_cp is mesh.world, mesh.dp is mesh.dp_cp
+    return mesh.dp_cp is mesh.world, mesh.dp is mesh.dp_cp, mesh.intra_dp_cp is mesh.dp_cp
 
 
 def test_groups_of_equal_ranks_part_when_one_has_settings() -> None:
-    assert run_ranks(shared, 2) == [(True, True)] * 2
-    assert run_ranks(shared, 2, SLOW) == [(False, False)] * 2
+    assert run_ranks(shared, 2) == [(True, True, True)] * 2
+    assert run_ranks(shared, 2, SLOW) == [(False, False, True)] * 2, "one instance's gradients are dp_cp's"
+    assert run_ranks(shared, 2, CommunicatorConfig(group="intra_dp_cp", max_ctas=1)) == [(True, True, False)] * 2
 
 
 def test_settings_become_options_of_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
