@@ -66,7 +66,7 @@ class LoggerConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfilingConfig:
-    """torch.profiler over a window of iterations."""
+    """torch.profiler over a window of iterations, and the memory of each."""
 
     profile: bool = False
     """Master switch."""
@@ -86,3 +86,5 @@ class ProfilingConfig:
     """Record Python stacks."""
     use_gzip: bool = False
     """Compress traces."""
+    memory_iteration: int = -1
+    """Iteration from 1 whose allocations are recorded, with memory logged after every one; 0: logged only; -1: neither."""

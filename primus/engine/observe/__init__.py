@@ -5,5 +5,6 @@
 - `scalars.py`: metric names as dashboards know them
 - `averages.py`, `timers.py`, `memory.py`: figures
 - `profiler.py`: torch.profiler over a window of iterations
+- `allocations.py`: who allocated what
 - `report.py`: curves of a finished run
 """

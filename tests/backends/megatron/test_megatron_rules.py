@@ -18,6 +18,11 @@ CASES: list[tuple[dict[str, Any], int, str]] = [
     ({"skip_train": True}, 1, "leaves only evaluation, but eval_iters 0 (exp.yaml:"),
     ({"iterations_to_skip": [3, -1]}, 1, "iterations_to_skip [3, -1]"),
     ({"profile": True, "profile_step_start": 5, "profile_step_end": 5}, 1, "profile_step_end 5"),
+    (
+        {"profile": True, "use_pytorch_profiler": True, "profile_memory_iter": 11},
+        1,
+        "profile_memory_iter 11 (exp.yaml:",
+    ),
     # ranks and batches
     ({"tensor_model_parallel_size": 2}, 3, "the run has 3 processes, no multiple of tensor_model_parallel_size 2"),
     ({"tensor_model_parallel_size": 2}, 3, "start 2 or 4"),

@@ -1,10 +1,8 @@
 """Rows of section 11.3: the zero-bubble pipeline runtime."""
 
-from primus.backends.megatron.keys.row import inert, live, pending, section
+from primus.backends.megatron.keys.row import inert, live, section
 
 __all__ = ["ROWS"]
-
-_PIPELINE = "Pipeline parallelism is"
 
 # A table: a row's identity on its first line, its meaning below.
 # fmt: off
@@ -45,8 +43,10 @@ ROWS = section(
             doc="The V fold with whole backward passes. Needs `enable_zero_bubble: false`."),
     live("allow_padding_num_layers", "bool", "model.pipeline.layers_per_stage",
             doc="Fill the last stages with layers that do nothing when the depth does not divide evenly."),
-    pending("profile_memory_iter", "int", _PIPELINE, minimum=-1,
-            doc="Iteration whose allocations are recorded on every stage; -1 for none."),
+    live("profile_memory_iter", "int", "profiling.memory_iteration", minimum=-1,
+            doc="Log every rank's memory after each iteration, and record the allocations of this one, counted from 1, in "
+                "`mem-profile-rank<rank>` in the run folder: a snapshot of a GPU's allocator, a trace on a CPU. 0 records "
+                "none, -1 does neither. It needs no other key."),
     live("interleave_group_size", "int", "model.pipeline.interleave_group_size", minimum=0,
             doc="Without zero bubbles, with several chunks a stage: microbatches that move through them together. 0, and at "
                 "most: one per stage."),

@@ -6,4 +6,5 @@
 - `saving.py`: when checkpoints are written
 - `collection.py`: manual garbage collection
 - `profiling.py`: the profiler's window
+- `memory.py`: memory after each iteration, and the allocations of one
 """

@@ -29,4 +29,20 @@ def profile_window_is_open(p: Params) -> Problems:
         yield f"{p.where('profile_step_end')} must be above {p.where('profile_step_start')}: the window is [start, end)."
 
 
-RULES: tuple[Rule, ...] = (module_is_trainable, run_does_something, skipped_iterations_exist, profile_window_is_open)
+def one_record_at_a_time(p: Params) -> Problems:
+    """Profiles and records of allocations come from one profiler."""
+    traces, number = p["profile"] and p["use_pytorch_profiler"], p["profile_memory_iter"]
+    if traces and p["profile_step_start"] <= number < p["profile_step_end"] and number > 0:
+        yield (
+            f"{p.where('profile_memory_iter')} lies in the profiled window from {p.where('profile_step_start')} to "
+            f"{p.where('profile_step_end')}: choose an iteration outside."
+        )
+
+
+RULES: tuple[Rule, ...] = (
+    module_is_trainable,
+    run_does_something,
+    skipped_iterations_exist,
+    profile_window_is_open,
+    one_record_at_a_time,
+)
