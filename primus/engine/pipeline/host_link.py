@@ -27,7 +27,9 @@ class HostLink(Protocol):
 
 def host_link(device: torch.device, *, overlaps: bool) -> HostLink:
     """Return the link of a device; `overlaps`: copies to and from the host may run at the same time."""
-    return _StreamLink(device, overlaps=overlaps) if device.type == "cuda" else _CopyLink()
+    if device.type == "cuda":
+        return _StreamLink(device, overlaps=overlaps)
+    return _ShapeLink() if device.type == "meta" else _CopyLink()
 
 
 class _CopyLink:
@@ -38,6 +40,16 @@ class _CopyLink:
 
     def start_load(self, x: Tensor) -> Started:
         return x.clone(), _nothing
+
+
+class _ShapeLink:
+    """The device has no memory (a rehearsal): shapes travel, and the host's memory does not count as the device's."""
+
+    def start_save(self, x: Tensor) -> Started:
+        return torch.empty((), dtype=x.dtype).expand(x.shape), _nothing
+
+    def start_load(self, x: Tensor) -> Started:
+        return torch.empty(x.shape, dtype=x.dtype, device="meta"), _nothing
 
 
 class _StreamLink:

@@ -15,6 +15,7 @@ from primus.engine.pipeline.offload import OffloadStore
 from primus.engine.pipeline.runtime import execute
 from primus.engine.pipeline.schedules import Op, Row, Schedule, rank_plan, simulate
 from primus.engine.pipeline.storage import memory_of
+from primus.engine.rehearsal.live import Live
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
 WORDS = "F0 F1 O0 F2 O1 F3 R0 B0 R1 B1 B2 O3 R3 B3"
@@ -248,3 +249,18 @@ def test_a_device_gives_its_bits_back(device: str) -> None:
     store = OffloadStore(host_link(torch.device(device), overlaps=True), set())
     assert torch.equal(run(WORDS, store, device=device), run(PLAIN, None, device=device))
     assert store.is_empty
+
+
+def test_without_memory_host_copies_take_none_of_the_device() -> None:
+    """A rehearsal counts what is on the device, which has shapes alone."""
+    with Live("meta") as live:
+        store = store_of(host_link(torch.device("meta"), overlaps=True))
+        made = kept(store, torch.empty(1000, device="meta"))
+        assert live.now == 4000
+        store.free(UNIT)
+        assert (live.now, store.parked_bytes) == (0, 4000)
+        store.load(UNIT)
+        assert live.now == 4000
+        made.backward()
+        store.end(UNIT)
+    assert _Keeps.seen[0].shape == (1000,)
