@@ -30,6 +30,7 @@ from primus.engine.train.assemble import Parts, Trainer, assemble
 from primus.engine.train.callbacks.collection import GarbageCollection
 from primus.engine.train.callbacks.evaluation import Evaluation
 from primus.engine.train.callbacks.logging import Logging
+from primus.engine.train.callbacks.memory import MemoryProfile
 from primus.engine.train.callbacks.pipeline_times import PipelineTimes
 from primus.engine.train.callbacks.profiling import Profiling
 from primus.engine.train.callbacks.replicas import ReplicaCheck
@@ -142,6 +143,8 @@ def build_loop(parts: Parts, feeds: Feeds, plan: BatchPlan, process_start: float
     callbacks: list[Callback] = []
     if Profiler.is_wanted(config.profiling, mesh.rank):
         callbacks.append(Profiling(_profiler(parts)))
+    if config.profiling.memory_iteration >= 0:
+        callbacks.append(MemoryProfile(config.profiling.memory_iteration, Path(config.run.folder), mesh))
     if config.model.pipeline.dump_times and mesh.pp.size > 1 and mesh.coordinates.dp == 0:
         callbacks.append(PipelineTimes(config, stages.pipeline, mesh))
     if config.ddp.check_weight_hash_interval is not None and parts.trainer is not None:
@@ -179,8 +182,7 @@ def build_loop(parts: Parts, feeds: Feeds, plan: BatchPlan, process_start: float
 def build_stages(parts: Parts, trace: Spans, wait: Callable[[], object]) -> Stages:
     """Return the pipeline of this rank's chunks; `wait` returns when the device has done what it was given."""
     config, mesh = parts.config, parts.mesh
-    weights = {parameter.untyped_storage().data_ptr() for chunk in parts.chunks for parameter in chunk.parameters()}
-    stages = Stages(parts.chunks, build_pipeline(config, mesh, weights, wait), mesh.cp, trace)
+    stages = Stages(parts.chunks, build_pipeline(config, mesh, parts.chunks, wait), mesh.cp, trace)
     if config.model.pipeline.warmup and mesh.pp.size > 1 and parts.trainer is not None:
         warm_up(stages, parts.trainer.buffers, config, mesh, parts.streams)
     return stages
