@@ -1,7 +1,7 @@
 """Stands in for what a rank on the meta device lacks: peers that answer, values that the host reads, fused kernels.
 
 Peers answer at once; a number that the host asks for is 1; attention holds what an accelerator's fused kernels hold, where
-the meta device itself would take the formula and hold all scores; and there is host memory for what is sent there.
+the meta device itself would take the formula and hold all scores.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,8 +19,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from primus.engine.kernels import attention
 from primus.engine.kernels.norm import frugal_rms_norm
-from primus.engine.pipeline import pipeline
-from primus.engine.pipeline.host_link import Started
 from primus.engine.rehearsal.traffic import is_communication
 
 __all__ = ["StandIn", "accelerator", "silent_world"]
@@ -69,7 +67,7 @@ class StandIn(TorchDispatchMode):
 
 @contextmanager
 def accelerator() -> Iterator[None]:
-    """Attend and norm as torch's fused kernels do, which keep less than the meta device's formulas; have host memory.
+    """Attend and norm as torch's fused kernels do, which keep less than the meta device's formulas.
 
     The functions themselves are replaced, as torch's function modes do not reach what a backward computes again.
     """
@@ -77,18 +75,7 @@ def accelerator() -> Iterator[None]:
         stack.enter_context(_replaced(F, "scaled_dot_product_attention", _attend))
         stack.enter_context(_replaced(F, "rms_norm", _rms_norm))
         stack.enter_context(_replaced(attention, "_causal_lower_right", lambda *_: _CAUSAL))
-        stack.enter_context(_replaced(pipeline, "host_link", lambda *_, **__: _EmptyLink()))
         yield
-
-
-class _EmptyLink:
-    """A link to host memory of which nothing is taken: what arrives there has a size and one element."""
-
-    def start_save(self, x: Tensor) -> Started:
-        return torch.empty(1, dtype=x.dtype).expand(x.shape), lambda: None
-
-    def start_load(self, x: Tensor) -> Started:
-        return torch.empty(x.shape, dtype=x.dtype, device="meta"), lambda: None
 
 
 @contextmanager
