@@ -31,9 +31,6 @@ __all__ = ["newest_start", "save_local"]
 
 log = logging.getLogger(__name__)
 
-Item = tuple[str, tuple[int, ...], tuple[int, ...]]
-"""A rectangle: its tensor's name, offsets and sizes."""
-
 
 def save_local(
     config: CheckpointConfig,
