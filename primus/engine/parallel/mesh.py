@@ -93,8 +93,8 @@ def build_mesh(
         return _single(layout, device)
     timeout = timedelta(minutes=config.timeout_minutes)
     if not dist.is_initialized():
-        is_cuda = device.type == "cuda"
-        dist.init_process_group(config.backend if is_cuda else "gloo", timeout=timeout, device_id=device if is_cuda else None)
+        # Not bound to the device: torch would then run all messages of a group, to whomever, in one order.
+        dist.init_process_group(config.backend if device.type == "cuda" else "gloo", timeout=timeout)
     _check_agreed(agreed or {})
     make = _Groups(layout, dist.get_rank(), config, device)
     pp, cp, dp_cp = make.axes("pp", "pp"), make.axes("cp", "cp"), make.axes("dp_cp", "dp", "cp")
@@ -149,8 +149,7 @@ class _Groups:
     """Makes this rank's groups; those of equal ranks that communicate alike are one.
 
     Members alone make a group: were all ranks to take part in all groups, thousands of ranks would wait for hours. Each axis
-    cuts the world into groups of one size, so every rank makes one group for it, in one order of axes: torch's names agree, and
-    NCCL splits the world's communicator into all groups of an axis at once.
+    cuts the world into groups of one size, so every rank makes one group for it, in one order of axes: torch's names agree.
     """
 
     def __init__(self, layout: Layout, rank: int, config: DistConfig, device: torch.device) -> None:

@@ -1,6 +1,7 @@
 """This rank's groups: from a configuration to process groups that really connect the right ranks."""
 
 import time
+from typing import Any
 
 import pytest
 import torch
@@ -89,3 +90,19 @@ def test_single_process_has_groups_of_one_without_process_groups() -> None:
     mesh = single_mesh()
     assert all(getattr(mesh, axis).size == 1 and getattr(mesh, axis).handle is None for axis in AXES)
     assert mesh.layout.data == 1
+
+
+def test_the_process_group_is_not_bound_to_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bound, all messages of a group would share one communicator and one order."""
+    seen: list[dict[str, Any]] = []
+
+    def joined(backend: str, **keywords: Any) -> None:
+        seen.append({"backend": backend, **keywords})
+        raise InterruptedError
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.distributed, "init_process_group", joined)
+    with pytest.raises(InterruptedError):
+        build_mesh(ParallelConfig(), DistConfig(), torch.device("cuda", 0))
+    assert seen[0]["backend"] == "nccl"
+    assert "device_id" not in seen[0]
