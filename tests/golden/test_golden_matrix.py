@@ -75,6 +75,7 @@ MATRIX: dict[str, Row] = {
     "pp2-vp4": (2, 1, 1, 2, vp(4)),
     "pp4-vp2-chosen": (4, 1, 1, 4, {**vp(2), **CHOSEN}),
     "pp2-vp2-dp2-aligned": (4, 1, 1, 2, {**vp(2), **OVERLAP}),
+    "pp2-vp4-dp2-with-step": (4, 1, 1, 2, {**vp(4), **OVERLAP, "overlap_param_gather_with_optimizer_step": True}),
     "pp2-vp4-dp2-unaligned": (4, 1, 1, 2, {**vp(4), **OVERLAP, "align_grad_reduce": False, "align_param_gather": False}),
     "pp2-dp2-zero3": (4, 1, 1, 2, ZERO3),
     "pp4-dp2-mapping": (8, 1, 1, 4, {**ORDER, **OVERLAP}),

@@ -324,6 +324,7 @@ _RANKS = (
     Idle(("ddp_num_buckets", "ddp_bucket_size"), _first(_reduces_each_microbatch, _without("overlap_grad_reduce"))),
     Idle(("align_grad_reduce",), _first(_without_pipeline, _without("overlap_grad_reduce"), _reduces_each_microbatch)),
     Idle(("align_param_gather",), _first(_has_two_chunks, _without("overlap_param_gather"), _gathers_by_layer)),
+    Idle(("overlap_param_gather_with_optimizer_step",), _gathers_by_layer),
     Idle(("use_megatron_fsdp", "use_custom_fsdp"), _shards_nothing),
     Idle(("data_parallel_sharding_strategy",), _without_fsdp),
     Idle(("gradient_reduce_div_fusion",), _first(_keeps_whole_gradients, _under("ddp_average_in_collective"))),

@@ -90,6 +90,8 @@ class DDPConfig:
     """Pipelines of several chunks: overlapped gathers of a chunk begin on all stages at about the same time."""
     overlap_param_gather_with_optimizer_step: bool = False
     """Pipelines of several chunks: gather the first one while the optimizer updates the others."""
+    use_torch_fsdp2: bool = False
+    """torch's `fully_shard` divides optimizer state, gradients and weights by units of the model."""
     use_megatron_fsdp: bool = False
     """Shard what `data_parallel_sharding_strategy` names."""
     data_parallel_sharding_strategy: ShardingStrategy = "no_shard"
@@ -112,9 +114,11 @@ class DDPConfig:
     @property
     def shards_gradients(self) -> bool:
         """Whether a rank keeps its shard of the reduced gradients alone."""
-        return self.use_megatron_fsdp and self.data_parallel_sharding_strategy in ("optim_grads", "optim_grads_params")
+        strategies = ("optim_grads", "optim_grads_params")
+        return self.use_torch_fsdp2 or (self.use_megatron_fsdp and self.data_parallel_sharding_strategy in strategies)
 
     @property
     def shards_weights(self) -> bool:
         """Whether a rank keeps its shard of the weights alone."""
-        return self.use_megatron_fsdp and self.data_parallel_sharding_strategy == "optim_grads_params"
+        is_zero3 = self.use_megatron_fsdp and self.data_parallel_sharding_strategy == "optim_grads_params"
+        return self.use_torch_fsdp2 or is_zero3

@@ -2,6 +2,7 @@
 
 - `build.py`: `build_optimizer`, the optimizer of a run from its configuration
 - `optimizer.py`: `Optimizer`: norm, overflow check, clipping, update, gather; state for checkpoints
+- `early.py`: `EarlyUpdate`: a step ahead of the norm over all stages, which can be taken back
 - `schedule.py`: learning rate and weight decay over the run; no torch
 - `grouping.py`: who decays, and whose learning rate is its own
 - `flat.py`: the flat ranges that are updated, with their state

@@ -44,6 +44,16 @@ class Adam:
         spread = variance.sqrt().div_(math.sqrt(1.0 - self.beta2**h.step)).add_(self.eps)
         param.addcdiv_(moment, spread, value=-h.lr / (1.0 - self.beta1**h.step))
 
+    def undo_(self, params: Sequence[Tensor], grads: Sequence[Tensor], states: Sequence[Sequence[Tensor]], h: Hyper) -> None:
+        """Take an update back: the lines of the formula solved for what stood before, the last line first."""
+        for param, grad, moment, variance in zip(params, grads, *states, strict=True):
+            grad = grad / h.grad_divisor
+            spread = variance.sqrt().div_(math.sqrt(1.0 - self.beta2**h.step)).add_(self.eps)
+            param.addcdiv_(moment, spread, value=h.lr / (1.0 - self.beta1**h.step)).div_(1.0 - h.lr * h.weight_decay)
+            _solve_(moment.sub_(grad, alpha=1.0 - self.beta1), self.beta1)
+            # Rounding must not leave a negative average of squares.
+            _solve_(variance.addcmul_(grad, grad, value=self.beta2 - 1.0), self.beta2).clamp_(min=0.0)
+
     def _fused_(self, params: Sequence[Tensor], grads: Sequence[Tensor], states: Sequence[Sequence[Tensor]], h: Hyper) -> None:
         moments, variances = states
         step = torch.full((), float(h.step), dtype=torch.float32, device=params[0].device)
@@ -63,3 +73,8 @@ class Adam:
             maximize=False,
             grad_scale=fused_divisor(grads, h.grad_divisor),
         )
+
+
+def _solve_(average: Tensor, decay: float) -> Tensor:
+    """Divide by what a running average was multiplied by; of one without memory nothing counts."""
+    return average.div_(decay) if decay > 0.0 else average.zero_()

@@ -9,7 +9,7 @@ from primus.engine.optim.rule import UpdateRule
 from primus.engine.optim.schedule import OptParamScheduler
 from primus.engine.optim.sgd import SGD
 from primus.engine.parallel.buckets import OwnedRange, Segment
-from primus.engine.parallel.data import GradientBuffers
+from primus.engine.parallel.data_parallel import DataParallel
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.sharding import flat_range_shards, sharding_of
 from primus.engine.precision import build_loss_scaler
@@ -22,13 +22,15 @@ def build_optimizer(
     precision: MixedPrecisionConfig,
     *,
     scheduler: SchedulerConfig,
-    buffers: GradientBuffers,
+    buffers: DataParallel,
     mesh: Mesh,
     check_finite: bool = False,
+    first_chunk_apart: bool = False,
 ) -> Optimizer:
     """Build the optimizer over the ranges of `buffers` that this rank updates; weights must be filled.
 
     `check_finite` makes a NaN or infinite gradient norm an error; under loss scaling it skips the step instead.
+    `first_chunk_apart` gathers the first model chunk while the others are still updated.
     """
     rule = _rule(config)
     ranges = [_flat_range(owned, config, mesh, num_states=len(rule.state_names)) for owned in buffers.ranges()]
@@ -41,6 +43,7 @@ def build_optimizer(
         buffers=buffers,
         mesh=mesh,
         check_finite=check_finite,
+        first_chunk_apart=first_chunk_apart,
     )
 
 
@@ -52,7 +55,7 @@ def _rule(config: OptimizerConfig) -> UpdateRule:
 
 def _flat_range(owned: OwnedRange, config: OptimizerConfig, mesh: Mesh, *, num_states: int) -> FlatRange:
     pieces = [_piece(segment, owned, config, mesh) for segment in owned.segments]
-    return FlatRange(model=owned.model, grad=owned.grad, pieces=pieces, num_states=num_states)
+    return FlatRange(model=owned.model, grad=owned.grad, pieces=pieces, num_states=num_states, chunk=owned.chunk)
 
 
 def _piece(segment: Segment, owned: OwnedRange, config: OptimizerConfig, mesh: Mesh) -> Piece:

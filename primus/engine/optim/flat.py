@@ -46,8 +46,9 @@ class Piece:
 class FlatRange:
     """A contiguous range of weights with their gradients, main weights and state, which starts at zero."""
 
-    def __init__(self, *, model: Tensor, grad: Tensor, pieces: Sequence[Piece], num_states: int) -> None:
-        self.model, self.grad, self.pieces = model, grad, tuple(pieces)
+    def __init__(self, *, model: Tensor, grad: Tensor, pieces: Sequence[Piece], num_states: int, chunk: int = 0) -> None:
+        """`chunk` is the model chunk of the weights."""
+        self.model, self.grad, self.pieces, self.chunk = model, grad, tuple(pieces), chunk
         dtype = main_dtype(model.dtype)
         self.has_main = dtype != model.dtype
         """True: `main` is a copy in a wider dtype; False: it is `model` itself."""

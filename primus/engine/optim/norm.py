@@ -14,7 +14,7 @@ from torch import Tensor
 from primus.engine.parallel.collectives import all_reduce_
 from primus.engine.parallel.mesh import Group
 
-__all__ = ["clip_divisor", "count_zeros", "global_norm"]
+__all__ = ["clip_divisor", "count_zeros", "global_norm", "sum_of_squares"]
 
 _ROW = 4096
 
@@ -26,8 +26,15 @@ def global_norm(
 
     `copies` are elements that another rank counts: they add nothing, but one that is not finite makes the norm NaN.
     """
-    total = _sum_of_squares(flats, device) + 0.0 * _sum_of_squares(copies, device)
-    return math.sqrt(_summed(total, groups))
+    # Waits for the device: the step decides by this number whether and how far to go.
+    return math.sqrt(sum_of_squares(flats, groups, device, copies=copies).item())
+
+
+def sum_of_squares(
+    flats: Sequence[Tensor], groups: Iterable[Group], device: torch.device, *, copies: Sequence[Tensor] = ()
+) -> Tensor:
+    """Return the square of `global_norm` as a number on the device, fp64."""
+    return _summed(_sum_of_squares(flats, device) + 0.0 * _sum_of_squares(copies, device), groups)
 
 
 def count_zeros(flats: Sequence[Tensor], num_elements: int, groups: Iterable[Group], device: torch.device) -> int:
@@ -38,7 +45,7 @@ def count_zeros(flats: Sequence[Tensor], num_elements: int, groups: Iterable[Gro
     non_zeros = torch.zeros((), dtype=torch.float64, device=device)
     for flat in flats:
         non_zeros += torch.count_nonzero(flat)
-    return int(_summed(num_elements - non_zeros, groups))
+    return int(_summed(num_elements - non_zeros, groups).item())
 
 
 def clip_divisor(norm: float, max_norm: float) -> float:
@@ -60,8 +67,7 @@ def _row_norms(flat: Tensor) -> Iterable[Tensor]:
         yield torch.linalg.vector_norm(flat[whole:], dtype=dtype).view(1)
 
 
-def _summed(value: Tensor, groups: Iterable[Group]) -> float:
+def _summed(value: Tensor, groups: Iterable[Group]) -> Tensor:
     for group in groups:
         all_reduce_(value, group)
-    # Waits for the device: the step decides by this number whether and how far to go.
-    return value.item()
+    return value

@@ -57,7 +57,9 @@ class Optimizer:
         buffers: DataParallel,
         mesh: Mesh,
         check_finite: bool,
+        first_chunk_apart: bool = False,
     ) -> None:
+        """`first_chunk_apart` gathers the first model chunk while the others are still updated."""
         self.config = config
         self.scheduler = scheduler
         self.scaler = scaler
@@ -66,7 +68,7 @@ class Optimizer:
         self._rule, self._ranges, self._buffers, self._mesh, self._check_finite = rule, ranges, buffers, mesh, check_finite
         self._norm_groups = (buffers.shard_group, mesh.mp)
         self._stage_groups = (buffers.shard_group, mesh.tp)
-        self._groups = _by_group(ranges)
+        self._portions = _portions(ranges, first_chunk_apart=first_chunk_apart)
         stretches = [(counts, r, span) for r in ranges for counts, span in r.stretches(lambda piece: piece.num_counted > 0)]
         self._counted_grads = [r.grad[span] for counts, r, span in stretches if counts]
         self._copied_grads = [r.grad[span] for counts, r, span in stretches if not counts]
@@ -143,14 +145,16 @@ class Optimizer:
         """Take the last update back: `changed` becomes what it was."""
         torch._foreach_copy_(self.changed, list(before))
         self.num_updates -= 1
-        self._publish()
+        for portion in self._portions:
+            self._publish(portion)
 
     def undo(self, divisor: float) -> None:
         """Take the last update back by the inverse of its arithmetic, to rounding; the gradients are still what they were."""
-        for tensors, h in self._calls(divisor):
-            self._rule.undo_(tensors.mains, tensors.wide_grads(), tensors.states, h)
+        for portion in self._portions:
+            for tensors, h in self._calls(portion, divisor):
+                self._rule.undo_(tensors.mains, tensors.wide_grads(), tensors.states, h)
+            self._publish(portion)
         self.num_updates -= 1
-        self._publish()
 
     def _reject(self, norm: float, origin: Callable[[], str]) -> Update:
         """Skip the step under loss scaling; without it there is no way to go on."""
@@ -163,14 +167,15 @@ class Optimizer:
     def update(self, divisor: float, *, keeps_gradients: bool = False) -> None:
         """Update the weights by the gradients over `divisor`; the gradients come back divided unless they are kept."""
         self.num_updates += 1
-        for tensors, h in self._calls(divisor):
-            self._rule.update_(tensors.mains, tensors.wide_grads(copy=keeps_gradients), tensors.states, h)
-        self._publish()
+        for portion in self._portions:
+            for tensors, h in self._calls(portion, divisor):
+                self._rule.update_(tensors.mains, tensors.wide_grads(copy=keeps_gradients), tensors.states, h)
+            self._publish(portion)
 
-    def _calls(self, divisor: float) -> Iterator[tuple["_Tensors", Hyper]]:
+    def _calls(self, portion: "_Portion", divisor: float) -> Iterator[tuple["_Tensors", Hyper]]:
         """Yield the arguments of the rule, a group at a time, for the present update."""
         rates, decay = self.scheduler.rates(), self.scheduler.wd
-        for group, tensors in self._groups.items():
+        for group, tensors in portion.groups.items():
             yield (
                 tensors,
                 Hyper(
@@ -181,11 +186,11 @@ class Optimizer:
                 ),
             )
 
-    def _publish(self) -> None:
-        """Give the main weights to the model on all ranks."""
-        for r in self._ranges:
+    def _publish(self, portion: "_Portion") -> None:
+        """Give main weights to the model on all ranks."""
+        for r in portion.ranges:
             r.main_to_model()
-        self._buffers.gather_params()
+        self._buffers.gather_params(portion.chunks)
 
     def _params_norm(self) -> float | None:
         if not self.config.log_params_norm:
@@ -251,6 +256,25 @@ class _Tensors:
     def wide_grads(self, *, copy: bool = False) -> list[Tensor]:
         """Return the gradients in the dtype of the main weights."""
         return [grad.to(main.dtype, copy=copy) for grad, main in zip(self.grads, self.mains, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Portion:
+    """What is updated before the next gather begins."""
+
+    chunks: frozenset[int] | None
+    """Model chunks; None: all."""
+    ranges: Sequence[FlatRange]
+    groups: dict[UpdateGroup, _Tensors]
+
+
+def _portions(ranges: Sequence[FlatRange], *, first_chunk_apart: bool) -> list[_Portion]:
+    numbers = frozenset(r.chunk for r in ranges)
+    if not first_chunk_apart or len(numbers) < 2:
+        return [_Portion(None, ranges, _by_group(ranges))]
+    first = frozenset({min(numbers)})
+    parts = {chunks: [r for r in ranges if r.chunk in chunks] for chunks in (first, numbers - first)}
+    return [_Portion(chunks, part, _by_group(part)) for chunks, part in parts.items()]
 
 
 def _by_group(ranges: Sequence[FlatRange]) -> dict[UpdateGroup, _Tensors]:

@@ -40,6 +40,17 @@ class SGD:
             grad = buffer.mul_(self.momentum).add_(grad)
         param.sub_(grad, alpha=h.lr)
 
+    def undo_(self, params: Sequence[Tensor], grads: Sequence[Tensor], states: Sequence[Sequence[Tensor]], h: Hyper) -> None:
+        """Take an update back: the lines of the formula solved for what stood before, the last line first."""
+        buffers: Sequence[Tensor] = states[0] if self.momentum else []
+        for i, (param, grad) in enumerate(zip(params, grads, strict=True)):
+            grad = grad / h.grad_divisor
+            if not self.momentum:
+                param.add_(grad, alpha=h.lr).div_(1.0 - h.lr * h.weight_decay)
+                continue
+            param.add_(buffers[i], alpha=h.lr)
+            buffers[i].sub_(grad.add_(param, alpha=h.weight_decay)).div_(self.momentum)
+
     def _fused_(self, params: Sequence[Tensor], grads: Sequence[Tensor], buffers: Sequence[Tensor], h: Hyper) -> None:
         torch._fused_sgd_(
             list(params),

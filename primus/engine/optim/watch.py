@@ -14,7 +14,7 @@ from torch import Tensor
 
 from primus.engine.optim.norm import global_norm
 from primus.engine.parallel.collectives import all_gather_object
-from primus.engine.parallel.data import GradientBuffers
+from primus.engine.parallel.data_parallel import DataParallel
 from primus.engine.parallel.mesh import Mesh
 
 __all__ = ["GradientWatch", "SpikeWatch"]
@@ -58,7 +58,7 @@ class SpikeWatch:
 class GradientWatch:
     """Local norms of gradient buckets right before their reduction."""
 
-    def __init__(self, buffers: GradientBuffers, mesh: Mesh, *, check_finite: bool, spikes: SpikeWatch | None = None) -> None:
+    def __init__(self, buffers: DataParallel, mesh: Mesh, *, check_finite: bool, spikes: SpikeWatch | None = None) -> None:
         """Watch `buffers`; with `spikes`, warn at large norms (context `grads`, all buckets under one threshold)."""
         self._buffers, self._mesh, self._spikes = buffers, mesh, spikes
         self._bad: set[int] = set()

@@ -6,7 +6,10 @@
 - `collectives.py`: collectives with their gradients
 - `products.py`: matrix products with a gather or a scatter beside them
 - `sharding.py`: the division a parameter declares, and rectangles of global tensors
-- `data.py`: flat gradient buffers, buckets, shards of the distributed optimizer
+- `data_parallel.py`: what is asked of those who keep weights and gradients
+- `data.py`: they in flat memory: buckets, shards of the distributed optimizer, ZeRO 2 and 3
+- `fsdp2.py`: they divided by torch's `fully_shard`
+- `partial.py`: gradients of which tensor-parallel ranks hold parts
 - `slot.py`: where one parameter's gradient is gathered
 - `deferred.py`: products that it gets later
 - `context.py`: who holds which pieces of a sequence

@@ -16,6 +16,7 @@ from primus.engine.parallel.collectives import all_reduce_
 from primus.engine.parallel.deferred import DeferredProducts, PostponedProducts
 from primus.engine.parallel.gradients import Reduction, ShardedGradients, Watcher, WholeGradients
 from primus.engine.parallel.mesh import Group, Mesh
+from primus.engine.parallel.partial import PartialGradients
 from primus.engine.parallel.sharding import Shards, flat_range_shards, global_parameters, join, sharding_of, weight_shards
 from primus.engine.parallel.slot import GradientSlot
 from primus.engine.parallel.weights import ShardedWeights, WholeWeights
@@ -67,7 +68,7 @@ class GradientBuffers:
         )
         for bucket in self._buckets:
             self._adopt(bucket, grad_dtype, fill)
-        self._partial_grads = self._find_partial_grads()
+        self._partial_grads = PartialGradients(self.ranges(), mesh.tp)
         if isinstance(self._weights, ShardedWeights):
             self._weights.watch(units)
         else:
@@ -140,7 +141,7 @@ class GradientBuffers:
         self._weights.finish()
         self._weights.end_backward()
         self._gradients.reduce()
-        self._sum_partial_grads()
+        self._partial_grads.sum_()
         for bucket in self._buckets:
             if is_tied(bucket.places[0].param):
                 all_reduce_(self._gradients.owned(bucket), self._mesh.embd)
@@ -184,17 +185,6 @@ class GradientBuffers:
         self._gradients.adopt(bucket, self._slots)
         self._weights.adopt(bucket)
 
-    def _find_partial_grads(self) -> list[Tensor]:
-        """Return the owned gradients of replicated weights that see a slice of the sequence on each tensor-parallel rank."""
-        if self._mesh.tp.size == 1:
-            return []
-        return [
-            owned.grad[segment.start : segment.start + segment.numel]
-            for owned in self.ranges()
-            for segment in owned.segments
-            if sharding_of(segment.param).sequence_parallel_grad
-        ]
-
     def _on_grad(self, param: Tensor) -> None:
         """Move what autograd has accumulated into the flat gradients; nothing, if all of it went to the slot directly."""
         assert isinstance(param, nn.Parameter)
@@ -202,9 +192,3 @@ class GradientBuffers:
             return
         self._slots[param].add_(param.grad)
         param.grad = None
-
-    def _sum_partial_grads(self) -> None:
-        if self._partial_grads:
-            flat = all_reduce_(torch.cat(self._partial_grads), self._mesh.tp)
-            for part, total in zip(self._partial_grads, flat.split([p.numel() for p in self._partial_grads]), strict=True):
-                part.copy_(total)

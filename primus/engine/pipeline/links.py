@@ -27,6 +27,22 @@ class _Channel:
         self.posted: deque[tuple[Message, list[tuple[Tensor, dist.Work]]]] = deque()
         """Under way: what comes ahead of the message, and the message."""
         self.arrived: dict[Message, Tensor] = {}
+        self.num_posted = 0
+        self.messages = tuple(messages)
+
+    @property
+    def num_received(self) -> int:
+        """Messages that have arrived."""
+        return self.num_posted - len(self.posted)
+
+    def restart(self, num_sent: int) -> None:
+        """Expect all messages anew; those that the sender sent before it began anew itself have been received."""
+        assert self.num_received == num_sent, f"{self.num_received} of {num_sent} messages were taken"
+        self.arrived.clear()
+        self.awaited = deque(self.messages)
+        # What was asked for beyond them will hold the first of the new messages.
+        self.posted = deque((self.awaited.popleft(), parts) for _, parts in self.posted)
+        self.num_posted = len(self.posted)
 
 
 class Links:
@@ -60,18 +76,19 @@ class Links:
             for source in self._channels:
                 self._post(source)
 
+    def restart(self, sent: Mapping[int, int]) -> None:
+        """Start the step again; `sent` says how many messages each rank has sent to this one before it started again itself."""
+        for source, channel in self._channels.items():
+            number = sent.get(source, 0)
+            while channel.num_received < number:
+                self._receive(source)
+            channel.restart(number)
+
     def take(self, message: Message, source: int) -> Tensor:
         """Return a message, waiting for it (and for those that its sender sends before it)."""
         channel = self._channels[source]
         while message not in channel.arrived:
-            if not channel.posted:
-                self._post(source)
-            label, parts = channel.posted.popleft()
-            for _, work in parts:
-                work.wait()
-            channel.arrived[label] = parts[-1][0]
-            if self._posts_ahead:
-                self._post(source)
+            self._receive(source)
         arrived = channel.arrived.pop(message)
         return gather_sequence(arrived, self._mesh.tp) if self._scatters else arrived
 
@@ -91,9 +108,21 @@ class Links:
         while self._sent:
             self._sent.popleft()[1].wait()
 
+    def _receive(self, source: int) -> None:
+        channel = self._channels[source]
+        if not channel.posted:
+            self._post(source)
+        label, parts = channel.posted.popleft()
+        for _, work in parts:
+            work.wait()
+        channel.arrived[label] = parts[-1][0]
+        if self._posts_ahead:
+            self._post(source)
+
     def _post(self, source: int) -> None:
         channel = self._channels[source]
         if channel.awaited:
+            channel.num_posted += 1
             group, index = self._group(source, self._mesh.pp.index), self._mesh.pp.ranks[source]
             parts = []
             for shape in ([(1,)] if self._knocks else []) + [self._shape]:

@@ -21,6 +21,8 @@ from primus.engine.model.initialise import initialise_parameter
 from primus.engine.optim.build import build_optimizer
 from primus.engine.optim.optimizer import Optimizer
 from primus.engine.parallel.data import GradientBuffers
+from primus.engine.parallel.data_parallel import DataParallel
+from primus.engine.parallel.fsdp2 import FullyShardedDataParallel
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.random import RandomStreams
 from primus.engine.parallel.sharding import global_parameters, weight_shards
@@ -35,7 +37,7 @@ log = logging.getLogger(__name__)
 class Trainer:
     """What changes the weights."""
 
-    buffers: GradientBuffers
+    buffers: DataParallel
     optimizer: Optimizer
 
 
@@ -105,19 +107,7 @@ def assemble(config: ConfigContainer, mesh: Mesh, start: Start | None) -> Parts:
 
 
 def _trainer(config: ConfigContainer, chunks: tuple[GPTModel, ...], mesh: Mesh) -> Trainer:
-    buffers = GradientBuffers(
-        chunks,
-        config.ddp,
-        mesh,
-        grad_dtype=dtype_of(config.mixed_precision.grad_dtype),
-        per_token=config.train.calculate_per_token_loss,
-        units=[chunk.units() for chunk in chunks],
-        fill=partial(initialise_parameter, seed=config.rng.seed, tp=mesh.tp) if config.model.init.perform else None,
-    )
-    pipeline = config.model.pipeline
-    for chunk in chunks:
-        if chunk.output_layer is not None and pipeline.postpone_output_gradient:
-            buffers.postpone(chunk.output_layer.weight, limit=pipeline.output_gradient_limit * pipeline.num_slices)
+    buffers = _data_parallel(config, chunks, mesh)
     optimizer = build_optimizer(
         config.optimizer,
         config.mixed_precision,
@@ -125,8 +115,24 @@ def _trainer(config: ConfigContainer, chunks: tuple[GPTModel, ...], mesh: Mesh) 
         buffers=buffers,
         mesh=mesh,
         check_finite=config.train.check_for_nan_in_loss_and_grad,
+        first_chunk_apart=config.ddp.overlap_param_gather_with_optimizer_step,
     )
     return Trainer(buffers=buffers, optimizer=optimizer)
+
+
+def _data_parallel(config: ConfigContainer, chunks: tuple[GPTModel, ...], mesh: Mesh) -> DataParallel:
+    grad_dtype = dtype_of(config.mixed_precision.grad_dtype)
+    per_token = config.train.calculate_per_token_loss
+    units = [chunk.units() for chunk in chunks]
+    fill = partial(initialise_parameter, seed=config.rng.seed, tp=mesh.tp) if config.model.init.perform else None
+    if config.ddp.use_torch_fsdp2 and mesh.intra_dp_cp.size > 1:
+        return FullyShardedDataParallel(chunks[0], units[0], mesh, grad_dtype=grad_dtype, per_token=per_token, fill=fill)
+    buffers = GradientBuffers(chunks, config.ddp, mesh, grad_dtype=grad_dtype, per_token=per_token, units=units, fill=fill)
+    pipeline = config.model.pipeline
+    for chunk in chunks:
+        if chunk.output_layer is not None and pipeline.postpone_output_gradient:
+            buffers.postpone(chunk.output_layer.weight, limit=pipeline.output_gradient_limit * pipeline.num_slices)
+    return buffers
 
 
 def _restore(parts: Parts, start: Start) -> None:

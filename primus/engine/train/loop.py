@@ -1,7 +1,8 @@
 """`Loop` repeats the step until the run is over; whoever listens is a callback.
 
 Order within an iteration: step, counters, then the callbacks in the order given (`assemble` lists them). A callback may read
-the state and the outcome; it changes the run only through `stop` and `save`.
+the state and the outcome; it changes the run only through `stop` and `save`. An outcome may be open until the next step is
+under way; callbacks are then told once it is known, unless one of them cannot wait.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +29,10 @@ class Callback:
 
     def after_step(self, loop: "Loop", outcome: StepOutcome) -> None:
         """Called after each iteration, when the counters already include it."""
+
+    def can_wait(self, loop: "Loop") -> bool:
+        """Tell whether `after_step` may be called during the next iteration, when the weights are not those of this one."""
+        return False
 
     def on_end(self, loop: "Loop") -> None:
         """Called once after the last iteration, also when the run stops early but not when it fails."""
@@ -85,6 +90,7 @@ class Loop:
 
     def save(self) -> None:
         """Write a checkpoint, unless the present iteration has one."""
+        assert self.step is None or not self.step.is_open, "the weights may still change"
         if self.last_saved != self.state.iteration:
             self._save()
             self.last_saved = self.state.iteration
@@ -94,6 +100,7 @@ class Loop:
             callback.on_start(self)
         while not self.is_complete and self.stop_reason is None:
             self._iterate()
+        self._settle()
         for callback in self.callbacks:
             callback.on_end(self)
 
@@ -102,6 +109,7 @@ class Loop:
         size, microbatches = self.plan.running(consumed), self.plan.num_microbatches(consumed)
         dropped = self.plan.scheduled(consumed) - size
         if self.state.iteration in self._skipped:
+            self._settle()
             for _ in range(microbatches):
                 next(self._batches)
             self.state.advance(samples=size, skipped_samples=size + dropped, flops=0.0)
@@ -110,6 +118,20 @@ class Loop:
             callback.before_step(self)
         assert self.step is not None
         outcome = self.step(self._batches, num_microbatches=microbatches, batch_size=size, iteration=self.state.iteration + 1)
+        if self.step.earlier is not None:
+            # The counters are still those of its iteration.
+            self._tell(self.step.earlier)
         self.state.advance(samples=size, skipped_samples=dropped, flops=self.flops_of_batch(size))
+        if outcome is not None:
+            self._tell(outcome)
+        elif not all(callback.can_wait(self) for callback in self.callbacks):
+            self._settle()
+
+    def _settle(self) -> None:
+        """Learn the outcome of the last step, if it is open."""
+        if self.step is not None and self.step.is_open:
+            self._tell(self.step.settle())
+
+    def _tell(self, outcome: StepOutcome) -> None:
         for callback in self.callbacks:
             callback.after_step(self, outcome)

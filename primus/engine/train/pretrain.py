@@ -42,6 +42,7 @@ from primus.engine.train.loop import Callback, Loop
 from primus.engine.train.sinks import open_sinks
 from primus.engine.train.stages import Stages
 from primus.engine.train.step import TrainStep
+from primus.engine.train.validation import Validation
 from primus.engine.train.warmup import warm_up
 from primus.errors import InputError
 from primus.run_config import accept_config
@@ -206,7 +207,16 @@ def build_step(parts: Parts, trainer: Trainer, stages: Stages, trace: Spans) -> 
             check_finite=train.check_for_nan_in_loss_and_grad,
             spikes=SpikeWatch() if train.check_for_large_grads else None,
         ),
+        streams=parts.streams,
+        validation=_validation(parts, trainer),
     )
+
+
+def _validation(parts: Parts, trainer: Trainer) -> Validation | None:
+    config = parts.config.optimizer
+    if not config.post_validation or parts.mesh.pp.size == 1:
+        return None
+    return Validation(trainer.optimizer, parts.mesh, exact=config.exact_rollback)
 
 
 def _ranks(mesh: Mesh) -> str:

@@ -1,6 +1,7 @@
 """`Stages`: this rank's chunks of the model inside their pipeline; a step and an evaluation both run through it."""
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -31,8 +32,20 @@ class Stages:
         self.chunks, self.pipeline = tuple(chunks), pipeline
         self._cp, self._trace = cp, trace
 
-    def train(self, batches: Iterator[Batch], num_microbatches: int, on_loss: OnLoss, gradients: Gradients) -> None:
-        """Run forwards and backwards of the next microbatches; `on_loss` is called where the last stage is."""
+    def train(
+        self,
+        batches: Iterator[Batch],
+        num_microbatches: int,
+        on_loss: OnLoss,
+        gradients: Gradients,
+        *,
+        counts: Callable[[], bool] | None = None,
+    ) -> None:
+        """Run forwards and backwards of the next microbatches; `on_loss` is called where the last stage is.
+
+        With `counts` first forwards run before it is known whether they count; where it says no they run again on the same
+        batches.
+        """
         for chunk in self.chunks:
             chunk.train()
         forward = self._forward(batches, on_loss)
@@ -42,6 +55,7 @@ class Stages:
             gradients,
             lambda op: self._trace.span(_SPANS[op.kind], 2),
             roots=forward.roots,
+            counts=None if counts is None else forward.remembering(counts),
         )
 
     def evaluate(self, batches: Iterator[Batch], num_microbatches: int, on_loss: OnLoss) -> None:
@@ -69,6 +83,8 @@ class _Forward:
     ) -> None:
         self._chunks, self._slices, self._batches, self._on_loss = chunks, slices, batches, on_loss
         self._cp, self._trace = cp, trace
+        self._remembered: list[Batch] | None = None
+        """All microbatches drawn so far, while they may be needed again."""
         self._drawn: dict[int, tuple[Batch, int]] = {}
         """Microbatches in use, and how many times they are still to be seen: by each chunk, in each slice."""
         self._next = 0
@@ -89,13 +105,30 @@ class _Forward:
             return made
         return self._on_loss(made, loss_mask.sum(dtype=made.dtype), batch.loss_mask.sum(dtype=made.dtype))
 
+    def remembering(self, counts: Callable[[], bool]) -> Callable[[], bool]:
+        """Keep batches until `counts` is asked, and begin again with them if it says no."""
+        remembered = self._remembered = []
+
+        def ask() -> bool:
+            self._remembered = None
+            if counts():
+                return True
+            self._batches = chain(remembered, self._batches)
+            self._drawn, self._next = {}, 0
+            return False
+
+        return ask
+
     def roots(self, op: Op) -> list[Root]:
         """Return where a backward starts besides the operation's output."""
         return self._slices[op.chunk].end(op)
 
     def _take(self, microbatch: int) -> Batch:
         while self._next <= microbatch:
-            self._drawn[self._next] = next(self._batches), sum(slices.number for slices in self._slices)
+            batch = next(self._batches)
+            if self._remembered is not None:
+                self._remembered.append(batch)
+            self._drawn[self._next] = batch, sum(slices.number for slices in self._slices)
             self._next += 1
         batch, uses = self._drawn.pop(microbatch)
         if uses > 1:

@@ -5,20 +5,23 @@ by default the gradient is that of mean over (ranks, microbatches) of L_i/n_i; w
 sum L_i / sum n_i over everything. The reported loss is sum L_i / sum n_i in both cases.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from primus.engine.checkpoint.rng import capture_rng, restore_rng
 from primus.engine.data.loader import Batch
-from primus.engine.optim.optimizer import Optimizer
+from primus.engine.optim.optimizer import Optimizer, Update
 from primus.engine.optim.watch import GradientWatch, SpikeWatch
 from primus.engine.parallel.collectives import all_reduce_
-from primus.engine.parallel.data import GradientBuffers
+from primus.engine.parallel.data_parallel import DataParallel
 from primus.engine.parallel.mesh import Mesh
+from primus.engine.parallel.random import RandomStreams
 from primus.engine.trace import Spans
 from primus.engine.train.stages import Stages
+from primus.engine.train.validation import Validation
 from primus.errors import RunError
 
 __all__ = ["StepOutcome", "TrainStep"]
@@ -41,12 +44,22 @@ class StepOutcome:
     batch_size: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Facts:
+    """What of a step's outcome is known before its update."""
+
+    iteration: int
+    learning_rate: float
+    loss_scale: float
+    batch_size: int
+
+
 @dataclass(kw_only=True, slots=True)
 class TrainStep:
     """Model, gradients and optimizer of this rank, and the rule that turns a batch into an update."""
 
     stages: Stages
-    buffers: GradientBuffers
+    buffers: DataParallel
     optimizer: Optimizer
     mesh: Mesh
     trace: Spans
@@ -54,9 +67,25 @@ class TrainStep:
     check_finite: bool
     spikes: SpikeWatch | None
     gradients: GradientWatch
+    streams: RandomStreams
+    validation: Validation | None = None
+    """Lets stages go on to the next step before all have ended this one; None: they wait."""
+    earlier: StepOutcome | None = field(default=None, init=False)
+    """Outcome of the step before, where the last call has settled it."""
+    _open: _Facts | None = field(default=None, init=False)
 
-    def __call__(self, batches: Iterator[Batch], *, num_microbatches: int, batch_size: int, iteration: int) -> StepOutcome:
-        """Train on the next `num_microbatches` batches; RunError names iteration and rank at a NaN or infinite value."""
+    @property
+    def is_open(self) -> bool:
+        """Whether the outcome of the last step is not known yet, and weights may have to change once more."""
+        return self._open is not None
+
+    def __call__(
+        self, batches: Iterator[Batch], *, num_microbatches: int, batch_size: int, iteration: int
+    ) -> StepOutcome | None:
+        """Train on the next `num_microbatches` batches; RunError names iteration and rank at a NaN or infinite value.
+
+        None: the outcome is open, until the next call settles it in passing, or `settle`.
+        """
         losses: list[Tensor] = []
 
         def on_loss(total: Tensor, count: Tensor, whole_count: Tensor) -> Tensor:
@@ -66,10 +95,10 @@ class TrainStep:
             objective = total if self.per_token else total / whole_count.clamp(min=1) * share
             return self.optimizer.scale_loss(objective)
 
+        self.earlier = None
         self.buffers.zero_grad()
-        self.gradients.begin()
         with self.trace.span("forward-backward", 1):
-            self.stages.train(batches, num_microbatches, on_loss, self.buffers)
+            self.stages.train(batches, num_microbatches, on_loss, self.buffers, counts=self._begin())
         table = torch.zeros(1, 2, device=self.mesh.device)
         if losses:
             # A row a microbatch; its slices come one after another.
@@ -77,24 +106,68 @@ class TrainStep:
         self._watch(table, iteration)
         with self.trace.span("all-grads-sync", 1):
             self.buffers.finish_grad_sync()
+        facts = _Facts(
+            iteration=iteration,
+            learning_rate=self.optimizer.learning_rate,
+            loss_scale=self.optimizer.loss_scale,
+            batch_size=batch_size,
+        )
+        if self.validation is not None and self.validation.is_armed:
+            with self.trace.span("optimizer", 1):
+                self.validation.begin(table)
+            self._open = facts
+            return None
         total, count = self._over_ranks(table)
-        learning_rate, loss_scale = self.optimizer.learning_rate, self.optimizer.loss_scale
         with self.trace.span("optimizer", 1):
             update = self.optimizer.step(
-                grad_divisor=max(count, 1.0) if self.per_token else 1.0,
-                origin=lambda: f"at iteration {iteration}, {self.gradients.origin()}",
+                grad_divisor=max(count, 1.0) if self.per_token else 1.0, origin=lambda: self._origin(facts)
             )
+        if self.validation is not None:
+            self.validation.note(update)
+        return self._outcome(update, total, count, facts)
+
+    def settle(self) -> StepOutcome:
+        """End the step that is open on all stages; all ranks call it, and wait for one another."""
+        return self._settle()[0]
+
+    def _begin(self) -> Callable[[], bool] | None:
+        """Return what settles an open step while this one is under way, and says whether it stands."""
+        if self._open is None:
+            self.gradients.begin()
+            return None
+        random = capture_rng(self.streams, self.mesh.device)
+
+        def counts() -> bool:
+            self.earlier, stands = self._settle()
+            self.gradients.begin()
+            if not stands:
+                restore_rng(random, self.streams, self.mesh.device)
+            return stands
+
+        return counts
+
+    def _settle(self) -> tuple[StepOutcome, bool]:
+        facts, self._open = self._open, None
+        assert facts is not None, "no step is open"
+        assert self.validation is not None
+        end = self.validation.settle(lambda: self._origin(facts))
+        return self._outcome(end.update, end.loss, end.count, facts), end.stands
+
+    def _origin(self, facts: _Facts) -> str:
+        return f"at iteration {facts.iteration}, {self.gradients.origin()}"
+
+    def _outcome(self, update: Update, total: float, count: float, facts: _Facts) -> StepOutcome:
         if update.succeeded:
-            self.optimizer.advance_schedule(batch_size)
+            self.optimizer.advance_schedule(facts.batch_size)
         return StepOutcome(
             succeeded=update.succeeded,
             loss=total / max(count, 1.0),
             grad_norm=update.grad_norm,
             num_zeros=update.num_zeros,
             params_norm=update.params_norm,
-            learning_rate=learning_rate,
-            loss_scale=loss_scale,
-            batch_size=batch_size,
+            learning_rate=facts.learning_rate,
+            loss_scale=facts.loss_scale,
+            batch_size=facts.batch_size,
         )
 
     def _watch(self, table: Tensor, iteration: int) -> None:

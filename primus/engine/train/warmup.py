@@ -7,7 +7,7 @@ from primus.engine.checkpoint.rng import capture_rng, restore_rng
 from primus.engine.config import ConfigContainer
 from primus.engine.model.gpt import GPTModel
 from primus.engine.model.hidden import hidden_shape, residual_dtype
-from primus.engine.parallel.data import GradientBuffers
+from primus.engine.parallel.data_parallel import DataParallel
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.random import RandomStreams
 from primus.engine.precision import dtype_of
@@ -16,7 +16,7 @@ from primus.engine.train.stages import Stages
 __all__ = ["warm_up"]
 
 
-def warm_up(stages: Stages, buffers: GradientBuffers, config: ConfigContainer, mesh: Mesh, streams: RandomStreams) -> None:
+def warm_up(stages: Stages, buffers: DataParallel, config: ConfigContainer, mesh: Mesh, streams: RandomStreams) -> None:
     """Run a forward and a backward of each chunk, without transfers between stages; nothing of the run's state changes."""
     states = capture_rng(streams, mesh.device)
     buffers.zero_grad()

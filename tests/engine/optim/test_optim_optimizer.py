@@ -1,6 +1,7 @@
 """One step, in one process: order of unscaling, clipping and update; overflow, decay, state for checkpoints."""
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -213,3 +214,29 @@ def test_the_schedule_moves_only_when_told() -> None:
     assert rig.optimizer.learning_rate == 0.1
     rig.optimizer.advance_schedule(50)
     assert rig.optimizer.learning_rate == pytest.approx(0.05)
+
+
+def test_the_first_chunk_is_gathered_before_the_others_are_updated() -> None:
+    chunks = [torch.nn.Linear(4, 4, bias=False) for _ in range(3)]
+    before = [chunk.weight.detach().clone() for chunk in chunks]
+    buffers = GradientBuffers(chunks, DDPConfig(), single_mesh(), grad_dtype=torch.float32, per_token=False)
+    optimizer = build_optimizer(
+        OptimizerConfig(lr=0.1),
+        MixedPrecisionConfig(params_dtype="float32"),
+        scheduler=SchedulerConfig(lr_decay_steps=10, weight_decay_incr_steps=10),
+        buffers=buffers,
+        mesh=single_mesh(),
+        first_chunk_apart=True,
+    )
+    gathers: list[tuple[set[int], list[bool]]] = []
+
+    def noting(numbers: Collection[int] | None) -> None:
+        moved = [not torch.equal(chunk.weight, old) for chunk, old in zip(chunks, before, strict=True)]
+        gathers.append((set(numbers or ()), moved))
+
+    buffers.gather_params = noting  # type: ignore[method-assign]
+    buffers.zero_grad()
+    sum(chunk(torch.ones(1, 4)).sum() for chunk in chunks).backward()
+    buffers.finish_grad_sync()
+    optimizer.step()
+    assert gathers == [({0}, [True, False, False]), ({1, 2}, [True, True, True])]

@@ -59,6 +59,30 @@ def test_formula_equals_torch(rule: Any, theirs: Any) -> None:
     torch.testing.assert_close(ours, [p.data for p in params], rtol=1e-13, atol=1e-15)
 
 
+@pytest.mark.parametrize(
+    "rule",
+    [Adam(beta1=0.9, beta2=0.95, eps=1e-8), Adam(beta1=0.0, beta2=0.95, eps=1e-8), SGD(momentum=0.9), SGD(momentum=0.0)],
+    ids=["adam", "adam-without-mean", "sgd", "sgd-plain"],
+)
+def test_an_update_is_taken_back_to_rounding(rule: Any) -> None:
+    params = tensors(torch.float64, 1)
+    states = [[torch.zeros_like(p) for p in params] for _ in rule.state_names]
+    for step in (1, 2, 3):
+        h = Hyper(lr=0.01, weight_decay=0.1, step=step, grad_divisor=3.7)
+        before, states_before = [p.clone() for p in params], [[s.clone() for s in state] for state in states]
+        rule.update_(params, tensors(torch.float64, 10 + step), states, h)
+        after, states_after = [p.clone() for p in params], [[s.clone() for s in state] for state in states]
+        rule.undo_(params, tensors(torch.float64, 10 + step), states, h)
+        torch.testing.assert_close(params, before, rtol=1e-12, atol=1e-13)
+        # Where the next average takes nothing of this one, nothing is known of it, and nothing needed.
+        known = [i for i, name in enumerate(rule.state_names) if name != "exp_avg" or rule.beta1 > 0.0]
+        for i in known:
+            torch.testing.assert_close(states[i], states_before[i], rtol=1e-12, atol=1e-13)
+        rule.update_(params, tensors(torch.float64, 10 + step), states, h)
+        torch.testing.assert_close(params, after, rtol=1e-12, atol=1e-13)
+        torch.testing.assert_close(states, states_after, rtol=1e-12, atol=1e-13)
+
+
 def test_a_dtype_without_fused_form_takes_the_formula() -> None:
     param, grad = torch.ones(4, dtype=torch.bfloat16), torch.ones(4, dtype=torch.bfloat16)
     rule = SGD(momentum=0.0)

@@ -42,8 +42,9 @@ ROWS = section(
     live("overlap_param_gather", "bool", "ddp.overlap_param_gather",
          doc="Gather updated parameters bucket by bucket during the next forward. "
              "Needs `use_distributed_optimizer` and `overlap_grad_reduce`."),
-    pending("overlap_param_gather_with_optimizer_step", "bool", _PIPELINE,
-            doc="Interleaved pipelines: gather the first chunk's parameters while the optimizer still steps the others."),
+    live("overlap_param_gather_with_optimizer_step", "bool", "ddp.overlap_param_gather_with_optimizer_step",
+         doc="Pipelines of several chunks a rank: gather the first chunk's parameters while the optimizer still updates the "
+             "others. Needs `overlap_param_gather`."),
     live("align_param_gather", "bool", "ddp.align_param_gather",
          doc="Pipelines of more than two chunks a rank with `overlap_param_gather`: all stages start gathering a chunk's "
              "parameters when the first stage begins the chunk before it, instead of right after the update."),
@@ -77,7 +78,7 @@ ROWS = section(
              "It decides `use_distributed_optimizer`."),
     live("init_model_with_meta_device", "bool", "model.init.meta_device",
          doc="Build the model without memory and fill it unit by unit, so that no rank ever holds it whole. "
-             "Needs `use_megatron_fsdp` and a strategy that shards."),
+             "Needs `use_megatron_fsdp` and a strategy that shards, or `use_torch_fsdp2`."),
     live("data_parallel_sharding_strategy", "str", "ddp.data_parallel_sharding_strategy",
          choices=("no_shard", "optim", "optim_grads", "optim_grads_params"),
          doc="What `use_megatron_fsdp` shards: nothing, optimizer state, gradients as well, or parameters too (ZeRO 0 to 3). "
@@ -93,8 +94,9 @@ ROWS = section(
             doc="FSDP with 8-bit weights keeps their transposed copies between microbatches."),
     live("num_distributed_optimizer_instances", "int", "model.parallel.num_distributed_optimizer_instances", minimum=1,
          doc="Shard the optimizer inside this many groups of data-parallel ranks and reduce between the groups."),
-    pending("use_torch_fsdp2", "bool", _FSDP,
-            doc="Shard each layer's parameters with torch's `fully_shard`."),
+    live("use_torch_fsdp2", "bool", "ddp.use_torch_fsdp2",
+         doc="Torch's `fully_shard` divides parameters, gradients and optimizer state over data-parallel ranks, and gathers a "
+             "layer's parameters while it runs. Excludes pipelines, tied embeddings, fp16 and `use_distributed_optimizer`."),
     live("nccl_communicator_config_path", "path?", "dist.communicators",
          doc="YAML or JSON file that gives kinds of groups (`tp`, `cp`, `hcp`, `dp`, `dp_cp`, `intra_dp_cp`, `inter_dp_cp`, "
              "`pp`, `embd`, `mp`) NCCL's `min_ctas`, `max_ctas`, `cga_cluster_size`, `net_name` or `is_high_priority_stream`. "

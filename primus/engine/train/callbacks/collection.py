@@ -23,5 +23,8 @@ class GarbageCollection(Callback):
         if self._interval and loop.state.iteration % self._interval == 0:
             gc.collect()
 
+    def can_wait(self, loop: Loop) -> bool:
+        return True
+
     def close(self, *, failed: bool) -> None:
         gc.enable()

@@ -54,9 +54,12 @@ class Evaluation(Callback):
     def on_start(self, loop: Loop) -> None:
         self._started_at = loop.state.iteration
 
-    def after_step(self, loop: Loop, outcome: StepOutcome) -> None:
+    def can_wait(self, loop: Loop) -> bool:
         interval = self._config.evaluation.eval_interval
-        if interval and loop.state.iteration % interval == 0:
+        return not (interval and loop.state.iteration % interval == 0)
+
+    def after_step(self, loop: Loop, outcome: StepOutcome) -> None:
+        if not self.can_wait(loop):
             self._validate(loop)
 
     def on_end(self, loop: Loop) -> None:

@@ -53,6 +53,9 @@ class Logging(Callback):
         if loop.state.iteration % self._config.log_interval == 0 or self._evaluations:
             self._report(loop, outcome)
 
+    def can_wait(self, loop: Loop) -> bool:
+        return True
+
     def add_evaluation(self, name: str, *, loss: float, ppl: float) -> None:
         """Keep an evaluation for the record of the present iteration."""
         self._evaluations[f"{name}_loss"] = loss

@@ -15,5 +15,8 @@ class Profiling(Callback):
     def before_step(self, loop: Loop) -> None:
         self._profiler.before_iteration(loop.state.iteration + 1)
 
+    def can_wait(self, loop: Loop) -> bool:
+        return True
+
     def close(self, *, failed: bool) -> None:
         self._profiler.finish()

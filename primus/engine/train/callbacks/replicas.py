@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from primus.engine.parallel.collectives import all_gather_object
-from primus.engine.parallel.data import GradientBuffers
+from primus.engine.parallel.data_parallel import DataParallel
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.sharding import global_parameters
 from primus.engine.train.loop import Callback, Loop
@@ -20,12 +20,15 @@ __all__ = ["ReplicaCheck"]
 class ReplicaCheck(Callback):
     """Hashes every weight (SHA-1 of its bytes) each `interval` iterations; a difference ends the run on all ranks."""
 
-    def __init__(self, interval: int, chunks: Iterable[nn.Module], buffers: GradientBuffers, mesh: Mesh) -> None:
+    def __init__(self, interval: int, chunks: Iterable[nn.Module], buffers: DataParallel, mesh: Mesh) -> None:
         self._interval, self._buffers, self._mesh = interval, buffers, mesh
         self._parameters = dict(global_parameters(chunks))
 
+    def can_wait(self, loop: Loop) -> bool:
+        return loop.state.iteration % self._interval != 0
+
     def after_step(self, loop: Loop, outcome: StepOutcome) -> None:
-        if loop.state.iteration % self._interval == 0:
+        if not self.can_wait(loop):
             self._buffers.finish_param_gather()
             self._compare(loop.state.iteration)
 

@@ -26,10 +26,16 @@ class Stopping(Callback):
 
     def __init__(self, config: TrainConfig, mesh: Mesh, *, process_start: float) -> None:
         self._config, self._mesh, self._process_start = config, mesh, process_start
+        self._agrees = config.exit_signal_handler or config.exit_duration_in_mins is not None
         self._signal = 0
         if config.exit_signal_handler:
             signal.signal(signal.SIGTERM, self._on_signal)
             signal.signal(signal.SIGINT, self._on_signal)
+
+    def can_wait(self, loop: Loop) -> bool:
+        """Never where ranks agree after each iteration."""
+        interval = self._config.exit_interval
+        return not (self._agrees or (interval and loop.state.iteration % interval == 0))
 
     def after_step(self, loop: Loop, outcome: StepOutcome) -> None:
         minutes = (time.time() - self._process_start) / 60
@@ -47,7 +53,7 @@ class Stopping(Callback):
 
     def _agree(self, *votes: int) -> tuple[int, ...]:
         """The highest vote of any rank counts for all; silent when neither key is in use."""
-        if not self._config.exit_signal_handler and self._config.exit_duration_in_mins is None:
+        if not self._agrees:
             return votes
         highest = torch.tensor(votes, dtype=torch.float32, device=self._mesh.device)
         all_reduce_(highest, self._mesh.world, "max")

@@ -6,6 +6,20 @@ from primus.backends.megatron.params import Derivation, Params, Problems, Rewrit
 
 __all__ = ["DERIVATIONS", "RULES", "builds_on_meta", "is_fsdp", "shards"]
 
+_EXCLUDED = {
+    "use_megatron_fsdp": "each shards in its own way; keep one of them",
+    "use_custom_fsdp": "each shards in its own way; keep one of them",
+    "use_distributed_optimizer": "fully_shard divides the optimizer's state itself; set it to false",
+    "gradient_accumulation_fusion": "fully_shard takes weight gradients from autograd; set it to false",
+    "fp16": "gradients that overflowed would be summed before anyone looks; use bf16: true",
+}
+"""Keys that `use_torch_fsdp2` excludes where they are on, with the reason and what to do; the presets' own give way."""
+_WHOLE = {
+    "pipeline_model_parallel_size": "a stage's weights would be gathered again for each microbatch in flight",
+    "expert_model_parallel_size": "experts lie on other ranks than the layers around them",
+}
+"""Sizes that must be 1."""
+
 
 def is_fsdp(p: Params) -> bool:
     """Return whether either spelling asks for it."""
@@ -22,6 +36,14 @@ def builds_on_meta(p: Params) -> bool:
     return bool(p["init_model_with_meta_device"] and not p["skip_train"])
 
 
+def fsdp2_lays_the_preset_optimizer_aside(p: Params) -> Iterator[Rewrite]:
+    """A preset's `use_distributed_optimizer: true` gives way to the user's `use_torch_fsdp2: true`."""
+    key = "use_distributed_optimizer"
+    if p["use_torch_fsdp2"] and p[key] and p.is_preset(key):
+        notice = f"{p.where(key)} is laid aside: {p.where('use_torch_fsdp2')} divides the optimizer's state itself."
+        yield Rewrite(key=key, value=False, reason="use_torch_fsdp2 is true", notice=notice)
+
+
 def strategy_decides_the_optimizer(p: Params) -> Iterator[Rewrite]:
     """Every strategy but `no_shard` shards the optimizer."""
     wanted = p["data_parallel_sharding_strategy"] != "no_shard"
@@ -34,22 +56,47 @@ def strategy_decides_the_optimizer(p: Params) -> Iterator[Rewrite]:
 
 def meta_device_needs_shards(p: Params) -> Problems:
     """Without shards a rank holds the whole model in any case."""
-    if p["init_model_with_meta_device"] and not shards(p, "optim", "optim_grads", "optim_grads_params"):
+    if not p["init_model_with_meta_device"] or p["use_torch_fsdp2"]:
+        return
+    if not shards(p, "optim", "optim_grads", "optim_grads_params"):
         spelling = "use_megatron_fsdp" if not is_fsdp(p) else "data_parallel_sharding_strategy"
         yield (
             f"{p.where('init_model_with_meta_device')} fills weights shard by shard, but {p.where(spelling)}: set "
-            "use_megatron_fsdp: true and data_parallel_sharding_strategy: optim, optim_grads or optim_grads_params."
+            "use_megatron_fsdp: true and data_parallel_sharding_strategy: optim, optim_grads or optim_grads_params, "
+            "or use_torch_fsdp2: true."
         )
 
 
 def sharded_weights_have_no_replicas(p: Params) -> Problems:
     """Weights that no rank holds whole cannot be compared between ranks."""
-    if p["check_weight_hash_across_dp_replicas_interval"] is not None and shards(p, "optim_grads_params"):
+    if p["check_weight_hash_across_dp_replicas_interval"] is None:
+        return
+    if p["use_torch_fsdp2"] or shards(p, "optim_grads_params"):
+        spelling = "use_torch_fsdp2" if p["use_torch_fsdp2"] else "data_parallel_sharding_strategy"
+        other = "false" if p["use_torch_fsdp2"] else "another strategy"
         yield (
             f"{p.where('check_weight_hash_across_dp_replicas_interval')} compares whole weights, but "
-            f"{p.where('data_parallel_sharding_strategy')} leaves a rank its shard: set the first to null, or another strategy."
+            f"{p.where(spelling)} leaves a rank its shard: set the first to null, or the second to {other}."
         )
 
 
-DERIVATIONS: tuple[Derivation, ...] = (strategy_decides_the_optimizer,)
-RULES: tuple[Rule, ...] = (meta_device_needs_shards, sharded_weights_have_no_replicas)
+def fsdp2_stands_alone(p: Params) -> Problems:
+    """torch's `fully_shard` has weights, gradients and optimizer state to itself."""
+    if not p["use_torch_fsdp2"]:
+        return
+    fsdp2 = p.where("use_torch_fsdp2")
+    for key, reason in _EXCLUDED.items():
+        if p[key] and (p.is_chosen(key) or key == "fp16"):
+            yield f"{fsdp2} excludes {p.where(key)}: {reason}."
+    for key, reason in _WHOLE.items():
+        if p[key] > 1:
+            yield f"{fsdp2} needs {key}: 1 (it is {p.where(key)}): {reason}."
+    if not p["untie_embeddings_and_output_weights"]:
+        yield (
+            f"{fsdp2} needs untie_embeddings_and_output_weights: true (it is {p.where('untie_embeddings_and_output_weights')}): "
+            "fully_shard gathers embedding and output layer apart, so they cannot share a weight."
+        )
+
+
+DERIVATIONS: tuple[Derivation, ...] = (fsdp2_lays_the_preset_optimizer_aside, strategy_decides_the_optimizer)
+RULES: tuple[Rule, ...] = (fsdp2_stands_alone, meta_device_needs_shards, sharded_weights_have_no_replicas)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from primus.backends.megatron.params import Derivation, Params, Problems, Rewrite, Rule, or_list
 from primus.backends.megatron.patches.args.architecture import ffn_hidden_size, nearest_divisors, num_query_groups
 from primus.backends.megatron.patches.args.batch import data_parallel_size
+from primus.backends.megatron.patches.args.pipeline import num_chunks
 from primus.backends.megatron.patches.args.positions import length_key, seq_length
 
 __all__ = ["DERIVATIONS", "RULES"]
@@ -58,11 +59,25 @@ def sequence_divides_over_ranks(p: Params) -> Problems:
 
 def param_gather_overlap_has_its_base(p: Params) -> Problems:
     """Parameters are gathered bucket by bucket only where they are sharded and gradients are reduced that way."""
-    if not p["overlap_param_gather"]:
+    if not p["overlap_param_gather"] or p["use_torch_fsdp2"]:
         return
     for key in ("use_distributed_optimizer", "overlap_grad_reduce"):
         if not p[key]:
             yield f"{p.where('overlap_param_gather')} needs {key}: true (it is {p.where(key)})."
+
+
+def gathers_beside_the_update_have_their_base(p: Params) -> Problems:
+    """There is a first chunk to gather only where there are others, and somebody who gathers in parts."""
+    key = "overlap_param_gather_with_optimizer_step"
+    if not p[key]:
+        return
+    if not p["overlap_param_gather"]:
+        yield f"{p.where(key)} needs overlap_param_gather: true (it is {p.where('overlap_param_gather')})."
+    if num_chunks(p) < 2:
+        yield (
+            f"{p.where(key)} needs several model chunks a rank, of which the first is gathered early: set "
+            "num_virtual_stages_per_pipeline_rank: 2 or more, or drop the key."
+        )
 
 
 def instances_divide_the_replicas(p: Params) -> Problems:
@@ -71,7 +86,7 @@ def instances_divide_the_replicas(p: Params) -> Problems:
     if count == 1:
         return
     replicas = data_parallel_size(p) * p["context_parallel_size"]
-    if not p["use_distributed_optimizer"]:
+    if not (p["use_distributed_optimizer"] or p["use_torch_fsdp2"]):
         yield (
             f"{p.where('num_distributed_optimizer_instances')} needs use_distributed_optimizer: true "
             f"(it is {p.where('use_distributed_optimizer')})."
@@ -104,6 +119,7 @@ RULES: tuple[Rule, ...] = (
     width_divides_over_ranks,
     sequence_divides_over_ranks,
     param_gather_overlap_has_its_base,
+    gathers_beside_the_update_have_their_base,
     instances_divide_the_replicas,
     buckets_are_sized_once,
     averaging_fits_the_loss,

@@ -8,6 +8,14 @@ __all__ = ["RULES", "folded", "initial_memory", "max_pending", "num_slices", "sc
 _SETUPS = {"half": "v-half", "min": "v-min", "zb": "zbv-formatted"}
 _PENDING = "zero_bubble_max_pending_backward"
 _SLICES = "num_seq_splits"
+_VALIDATION = "enable_optimizer_post_validation"
+_TOGETHER = {
+    "use_megatron_fsdp": "sharded gradients are gone when an update would be made anew",
+    "use_custom_fsdp": "sharded gradients are gone when an update would be made anew",
+    "calculate_per_token_loss": "the number of tokens that divides the gradients is known on the last stage alone",
+    "log_num_zeros_in_grad": "zeros are counted over all stages in every iteration",
+    "log_params_norm": "the norm is summed over all stages in every iteration",
+}
 _START, _END = "zero_bubble_pipeline_timers_start_iter", "zero_bubble_pipeline_timers_end_iter"
 
 
@@ -114,7 +122,28 @@ def slices_are_the_only_division(p: Params) -> Problems:
         yield f"{p.where(_SLICES)} and {p.where('context_parallel_size')} both divide the sequence: keep one."
 
 
+def validation_needs_zero_bubbles(p: Params) -> Problems:
+    """Elsewhere stages wait for one another anyway."""
+    if not p[_VALIDATION]:
+        return
+    if not (p["patch_zero_bubble"] and p["pipeline_model_parallel_size"] > 1):
+        yield f"{p.where(_VALIDATION)} needs a pipeline and patch_zero_bubble: true (it is {p.where('patch_zero_bubble')})."
+    elif not p["enable_zero_bubble"]:
+        yield f"{p.where(_VALIDATION)} needs enable_zero_bubble: true (it is {p.where('enable_zero_bubble')})."
+    elif p[_SLICES] > 1:
+        yield f"{p.where(_VALIDATION)} needs a schedule without bubbles, but {p.where(_SLICES)} runs 1F1B: keep one."
+
+
+def validation_meets_nobody(p: Params) -> Problems:
+    """What all stages have to do together in every step leaves nothing to validate later."""
+    for key, why in _TOGETHER.items():
+        if p[_VALIDATION] and p[key]:
+            yield f"{p.where(_VALIDATION)} and {p.where(key)} exclude each other: {why}; keep one."
+
+
 RULES: tuple[Rule, ...] = (
+    validation_needs_zero_bubbles,
+    validation_meets_nobody,
     one_section_chooses,
     whole_backwards_are_not_split,
     pending_backwards_are_a_number,
