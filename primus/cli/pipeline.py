@@ -1,6 +1,7 @@
 """`primus pipeline`: schedules on paper: their tables, pictures, waits and peaks."""
 
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
@@ -149,7 +150,7 @@ def _planned(name: str, step: _Step, shape: _Shape) -> "tuple[Schedule, Simulati
         group_size=shape.group_size,
         num_slices=shape.slices,
         costs=_costs(step),
-        max_memory=step.max_mem,
+        max_memory=_limit(step),
         offload=_offload(step, shape),
     )
     return schedule, simulate(schedule, _costs(step, schedule.num_chunks * schedule.num_slices))
@@ -159,17 +160,26 @@ def _costs(step: _Step, parts: int = 1) -> "Costs":
     """Return the costs of one operation, where a rank's work on a microbatch is that of several."""
     from primus.engine.pipeline.schedules import Costs
 
+    times = (step.cost_f, step.cost_b, step.cost_w, step.cost_comm, step.cost_copy)
+    if not all(map(math.isfinite, times)) or not any(times[:3]):
+        raise InputError("costs must be finite, and one of --cost-f, --cost-b and --cost-w more than 0")
     forward, input_grad, weight_grad = (cost / parts for cost in (step.cost_f, step.cost_b, step.cost_w))
     return Costs(
         forward=forward, input_grad=input_grad, weight_grad=weight_grad, transfer=step.cost_comm, copy=step.cost_copy / parts
     )
 
 
-def _offload(step: _Step, shape: _Shape) -> "OffloadConfig | None":
+def _limit(step: _Step) -> float | None:
+    if step.max_mem is not None and not math.isfinite(step.max_mem):
+        raise InputError(f"--max-mem {step.max_mem} is not a number of microbatches; leave it away for no limit")
+    return step.max_mem
+
+
+def _offload(step: _Step, shape: _Shape) -> "OffloadConfig":
     from primus.engine.config.offload import OffloadConfig
 
     work = step.cost_f + step.cost_b + step.cost_w
-    return OffloadConfig(tensors="all", num_chunks=shape.offload, time=step.cost_copy / work) if work else None
+    return OffloadConfig(tensors="all", num_chunks=shape.offload, time=step.cost_copy / work)
 
 
 def _algorithm(name: str) -> "Algorithm":

@@ -111,7 +111,9 @@ def _places(config: ConfigContainer, layout: Layout, microbatches: int) -> tuple
     is_apart = config.model.tie_embeddings and size > 1 and pipeline.placement != "fold"
     stages = [_Stage(ls, g == 0, g == len(layers) - 1, is_apart and g > 0) for g, ls in enumerate(layers)]
     # Of an accelerator that nobody has seen yet.
-    rows = schedule_of(pipeline.with_copy_time(config.model.hidden_size, config.model.seq_length), size, microbatches).rows
+    timed = pipeline.with_copy_time(config.model.hidden_size, config.model.seq_length)
+    # A rank that is alone treats every microbatch like the first, and there may be very many.
+    rows = schedule_of(timed, size, microbatches if size > 1 else 1).rows
     return tuple(
         _place(
             config,

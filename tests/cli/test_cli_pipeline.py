@@ -29,6 +29,13 @@ def test_compare_lists_what_fits_and_says_what_does_not(primus):
     assert "groups of 4 leave 1 of 5" in outcome.err
 
 
+def test_costs_that_are_no_times_are_refused(primus):
+    for words in (("--cost-f", "0", "--cost-b", "0", "--cost-w", "0"), ("--cost-f", "inf"), ("--max-mem", "nan")):
+        outcome = primus("pipeline", "show", "1f1b", "--pp", "2", "-m", "2", *words)
+        assert (outcome.code, "Traceback" in outcome.err) == (2, False)
+        assert words[0] in outcome.err or "costs must be finite" in outcome.err
+
+
 def test_an_unknown_schedule_ends_with_code_2(primus):
     outcome = primus("pipeline", "show", "2f2b")
     assert (outcome.code, "there are 1f1b, 1f1b-interleaved" in outcome.err) == (2, True)

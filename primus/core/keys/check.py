@@ -136,6 +136,8 @@ def _is_no_choice(key: Key, value: Any) -> bool:
 def _range_fault(key: Key, value: Any) -> str | None:
     """Return the range in words if a number lies outside."""
     numbers = [each for each in _each(value) if isinstance(each, (int, float)) and not isinstance(each, bool)]
+    if any(isinstance(number, int) and number.bit_length() > 63 for number in numbers):
+        return "an integer of at most 63 bits"
     return None if all(map(key.holds, numbers)) else " and ".join(key.bounds)
 
 

@@ -2,7 +2,8 @@
 
 What a stage knows is the sum of squares over itself and the stages before it. As long as that is finite and asks for no
 clipping, the weights are updated; the sum over all stages then confirms it, or the update is undone and made anew with the
-right divisor, or not at all (post-validation, arXiv 2401.10241, section 4). Either way the weights are those of a step that waited.
+right divisor, or not at all (post-validation, arXiv 2401.10241, section 4). Either way the weights are those of a step that
+waited.
 """
 
 import math
@@ -23,7 +24,7 @@ class EarlyUpdate:
     """The updates of one optimizer, one at a time."""
 
     def __init__(self, optimizer: Optimizer, *, exact: bool) -> None:
-        """`exact` takes back by a copy of weights and state, bit for bit; otherwise by the inverse of the update's arithmetic."""
+        """`exact` takes back by a copy of weights and state, bit for bit; otherwise by the inverse of the arithmetic."""
         self._optimizer, self._exact = optimizer, exact
         self._backup: list[Tensor] | None = None
         self._passed = 0

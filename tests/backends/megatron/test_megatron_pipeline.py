@@ -219,6 +219,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "must be divisible by its 2 model chunks",
     ),
     ("standalone-chunks", {"standalone_embedding_stage": True, "num_virtual_stages_per_pipeline_rank": 2}, "one model chunk"),
+    ("layout-huge", {"pipeline_model_parallel_layout": "Et*99999999999|t*4L"}, "cannot be read: stages are separated by |"),
     ("interleaved-alone", {**PRIMUS}, "needs several model chunks"),
     (
         "zb-chunks",

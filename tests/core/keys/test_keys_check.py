@@ -76,6 +76,10 @@ def test_unknown_keys_are_reported_together_with_their_neighbours():
         ({"lr": -1}, "lr -1 (exp.yaml:9) must be at least 0."),
         ({"micro_batch_size": True}, "micro_batch_size true (exp.yaml:9) must be an integer."),
         ({"micro_batch_size": "true"}, 'micro_batch_size "true" (exp.yaml:9) must be an integer.'),
+        (
+            {"micro_batch_size": 2**63},
+            "micro_batch_size 9223372036854775808 (exp.yaml:9) must be an integer of at most 63 bits.",
+        ),
         ({"micro_batch_size": 0}, "micro_batch_size 0 (exp.yaml:9) must be at least 1 and at most 1024."),
         ({"beta": 1}, "beta 1 (exp.yaml:9) must be above 0 and below 1."),
         ({"beta": 0}, "beta 0 (exp.yaml:9) must be above 0 and below 1."),

@@ -48,7 +48,7 @@ ROWS = section(
     live("cp_comm_type", "str|list[str]", "model.parallel.cp_comm_type",
          choices=("p2p", "a2a", "allgather", "all_gather", "a2a+p2p"),
             doc="How attention reaches keys and values of other ranks: ring, exchange of heads, gathering, or a mix; "
-                "a list chooses per layer."),
+                "a list chooses per layer, a list of one for all."),
     live("hierarchical_context_parallel_sizes", "list[int]?", "model.parallel.hierarchical_context_parallel_sizes",
             doc="Sizes of the exchange and the ring level of `a2a+p2p`; their product is `context_parallel_size`."),
     pending("expert_model_parallel_size", "int", _EXPERT, minimum=1,

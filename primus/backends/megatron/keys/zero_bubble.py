@@ -27,8 +27,8 @@ ROWS = section(
     live("zero_bubble_adaptive_memory_limit_percentile", "int", "model.pipeline.memory_percentile", minimum=1, maximum=100,
             doc="Percentage of device memory that the automatic limit may fill."),
     live("enable_optimizer_post_validation", "bool", "optimizer.post_validation",
-            doc="Stages update before the gradient norm over all of them is known, and take back what it clips or skips while the "
-                "next iteration begins. Needs `patch_zero_bubble` with a schedule without bubbles. In any precision."),
+            doc="Stages update before the gradient norm over all of them is known, and take back what it clips or skips while "
+                "the next iteration begins. Needs `patch_zero_bubble` with a schedule without bubbles. In any precision."),
     live("enable_exactly_numeric_match", "bool", "optimizer.exact_rollback",
             doc="Take back by a copy of weights and optimizer state, bit for bit. False saves its memory and undoes the "
                 "arithmetic instead, to rounding."),

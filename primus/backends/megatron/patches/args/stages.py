@@ -52,6 +52,10 @@ def num_slots(p: Params) -> int:
     return num_layers(p) + sum(bool(p[key]) for key in _ACCOUNTS)
 
 
+_DIGITS = 3
+"""Of a repetition in a layout: a larger one is a slip, and would fill the memory before it could be counted."""
+
+
 def layout_stages(p: Params) -> list[str]:
     """Return the letters of each stage of `pipeline_model_parallel_layout`; Unreadable if it cannot be read."""
     given = p[LAYOUT]
@@ -81,7 +85,7 @@ def layout_is_a_model(p: Params) -> Problems:
     if p[LAYOUT] is None:
         return
     where, depth, ranks = p.where(LAYOUT), num_layers(p), p["pipeline_model_parallel_size"]
-    grammar = "stages are separated by |, E is the embedding, t a layer, L the loss, t*3 and (tt|)*3 repeat"
+    grammar = "stages are separated by |, E is the embedding, t a layer, L the loss, t*3 and (tt|)*3 repeat, up to 999 times"
     try:
         stages = layout_stages(p)
     except Unreadable:
@@ -190,6 +194,8 @@ def _with_ends(p: Params, num_chunks: int) -> tuple[int, ...]:
 def _expanded(text: str) -> list[str]:
     """Write all repetitions out and cut at the stages."""
     text = text.replace(",", "")
+    if any(len(digits) > _DIGITS for digits in re.findall(r"\d+", text)):
+        raise Unreadable(LAYOUT)
     text = re.sub(r"\(([^()]*)\)\*(\d+)", lambda match: match[1] * int(match[2]), text)
     text = re.sub(r"(.)\*(\d+)", lambda match: match[1] * int(match[2]), text)
     if re.search(r"[^EtmL|]", text):
