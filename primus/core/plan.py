@@ -147,7 +147,7 @@ def _place(config: ConfigContainer, layout: Layout, number: int, stages: list[_S
 
 def _shares(config: ConfigContainer, layout: Layout, parameters: int) -> int:
     """Return how many of a rank's parameters it updates."""
-    if not config.ddp.use_distributed_optimizer:
+    if not (config.ddp.use_distributed_optimizer or config.ddp.use_torch_fsdp2):
         return parameters
     ranks = layout.data * layout.context // config.model.parallel.num_distributed_optimizer_instances
     return -(-parameters // ranks)

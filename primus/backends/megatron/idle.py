@@ -321,7 +321,11 @@ _OPTIMIZATION = (
     Idle(("use_checkpoint_opt_param_scheduler",), _without_resume),
 )
 _RANKS = (
-    Idle(("ddp_num_buckets", "ddp_bucket_size"), _first(_reduces_each_microbatch, _without("overlap_grad_reduce"))),
+    Idle(
+        ("ddp_num_buckets", "ddp_bucket_size"),
+        _first(_under("use_torch_fsdp2"), _reduces_each_microbatch, _without("overlap_grad_reduce")),
+    ),
+    Idle(("overlap_grad_reduce", "overlap_param_gather", "ddp_average_in_collective"), _under("use_torch_fsdp2")),
     Idle(("align_grad_reduce",), _first(_without_pipeline, _without("overlap_grad_reduce"), _reduces_each_microbatch)),
     Idle(("align_param_gather",), _first(_has_two_chunks, _without("overlap_param_gather"), _gathers_by_layer)),
     Idle(("overlap_param_gather_with_optimizer_step",), _gathers_by_layer),

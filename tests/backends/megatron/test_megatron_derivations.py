@@ -187,6 +187,7 @@ def test_dynamic_scaling_switches_the_nan_check_off(build: Any) -> None:
     ("overrides", "without", "aside"),
     [
         ({"fp16": True}, ["bf16"], "bf16 true (primus/configs/modules/megatron/trainer_base.yaml:"),
+        ({"use_torch_fsdp2": True}, [], "use_distributed_optimizer true (primus/configs"),
         ({}, ["use_flash_attn"], "use_flash_attn true (primus/configs/modules/megatron/pre_trainer.yaml:"),
         ({"train_samples": 48}, ["train_iters"], "train_iters 1000 (primus/configs/modules/megatron/pre_trainer.yaml:"),
         (SAMPLES, ["lr_warmup_iters"], "lr_warmup_iters 40 (primus/configs/modules/megatron/pre_trainer.yaml:"),

@@ -66,7 +66,14 @@ BPE: Values = {**FILES, "tokenizer_type": "GPT2BPETokenizer", "vocab_file": "v",
 WORD_PIECE: Values = {**FILES, "tokenizer_type": "BertWordPieceCase", "vocab_file": "v", "vocab_size": None}
 TIK: Values = {**FILES, "tokenizer_type": "TikTokenizer", "tokenizer_model": "m", "vocab_size": 4096}
 
+FSDP2: Values = {"use_torch_fsdp2": True}
+
 CASES: list[tuple[Values, Values, Values, str]] = [
+    ({"ddp_num_buckets": 2}, {**FSDP2, **OVERLAP}, OVERLAP, "use_torch_fsdp2"),
+    ({"ddp_bucket_size": 999}, {**FSDP2, **OVERLAP}, OVERLAP, "use_torch_fsdp2"),
+    ({"overlap_grad_reduce": True}, FSDP2, {}, "use_torch_fsdp2"),
+    ({"overlap_param_gather": True}, FSDP2, OVERLAP, "use_torch_fsdp2"),
+    ({"ddp_average_in_collective": True}, FSDP2, {}, "use_torch_fsdp2"),
     ({"stderr_sink_level": "DEBUG"}, {"sink_level": "INFO"}, {}, "sink_level"),
     ({"pipeline_model_parallel_comm_backend": "nccl"}, {}, PIPELINE, "pipeline_model_parallel_size"),
     ({"high_priority_stream_groups": ["dp_cp"]}, {"distributed_backend": "gloo"}, NCCL, "distributed_backend"),

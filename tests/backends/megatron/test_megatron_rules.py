@@ -8,6 +8,7 @@ import pytest
 
 FILES = {"mock_data": False, "data_path": "a", "split": "99,1,0"}
 OWN = {"mock_data": False, "train_data_path": "a", "valid_data_path": "b"}
+FSDP2 = {"use_torch_fsdp2": True}
 HALF = {"fp16": True}
 SAVE = {"save": "ckpt", "save_interval": 4}
 LOCAL = {**SAVE, "non_persistent_save_interval": 2, "non_persistent_ckpt_type": "local", "non_persistent_local_ckpt_dir": "n"}
@@ -177,6 +178,14 @@ CASES: list[tuple[dict[str, Any], int, str]] = [
     ({"ddp_num_buckets": 2, "ddp_bucket_size": 100}, 1, "exclude each other: set one to null"),
     ({"ddp_average_in_collective": True, "calculate_per_token_loss": True}, 1, "set ddp_average_in_collective: false"),
     ({"init_model_with_meta_device": True}, 1, "but use_megatron_fsdp false"),
+    ({**FSDP2, "use_megatron_fsdp": True}, 2, "each shards in its own way; keep one of them"),
+    ({**FSDP2, "use_custom_fsdp": True}, 2, "excludes use_custom_fsdp true (exp.yaml:"),
+    ({**FSDP2, "use_distributed_optimizer": True}, 2, "divides the optimizer's state itself; set it to false"),
+    ({**FSDP2, "gradient_accumulation_fusion": True}, 2, "takes weight gradients from autograd; set it to false"),
+    ({**FSDP2, "fp16": True}, 2, "excludes fp16 true (exp.yaml:"),
+    ({**FSDP2, "pipeline_model_parallel_size": 2}, 2, "needs pipeline_model_parallel_size: 1"),
+    ({**FSDP2, "untie_embeddings_and_output_weights": False}, 2, "they cannot share a weight"),
+    ({**FSDP2, "check_weight_hash_across_dp_replicas_interval": 2}, 2, "set the first to null, or the second to false"),
     (
         {"init_model_with_meta_device": True, "use_custom_fsdp": True},
         1,

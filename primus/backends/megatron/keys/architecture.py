@@ -107,7 +107,7 @@ ROWS = section(
           doc="Draw the whole matrices on the host and slice them."),
     inert("use_te_activation_func", "bool", _HINT,
           doc="Use Transformer Engine's activation kernels."),
-    inert("gradient_accumulation_fusion", "bool", "performance hint; weight gradients always take the direct way",
+    inert("gradient_accumulation_fusion", "bool", "performance hint; only use_torch_fsdp2 leaves the direct way",
          doc="Add weight gradients straight into the main gradient instead of by way of a second tensor."),
     live("delay_wgrad_compute", "bool", "model.pipeline.delay_weight_gradients",
          doc="Pipelines with whole backwards: a stage passes the input gradient on before it computes weight gradients, which "

@@ -18,7 +18,7 @@ ROWS = section(
                 "counts."),
     live("distributed_backend", "str", "dist.backend", choices=("nccl", "gloo"),
          doc="Library of the collectives. A run on CPUs always uses gloo and says so."),
-    live("distributed_timeout_minutes", "float", "dist.timeout_minutes", above=0,
+    live("distributed_timeout_minutes", "float", "dist.timeout_minutes", above=0, maximum=525_600,
          doc="A collective that takes longer fails the run."),
     live("defer_embedding_wgrad_compute", "bool", "model.pipeline.postpone_output_gradient",
          doc="The last stage computes the output layer's weight gradients when its backwards are through, while other stages "

@@ -14,11 +14,6 @@ _EXCLUDED = {
     "fp16": "gradients that overflowed would be summed before anyone looks; use bf16: true",
 }
 """Keys that `use_torch_fsdp2` excludes where they are on, with the reason and what to do; the presets' own give way."""
-_WHOLE = {
-    "pipeline_model_parallel_size": "a stage's weights would be gathered again for each microbatch in flight",
-    "expert_model_parallel_size": "experts lie on other ranks than the layers around them",
-}
-"""Sizes that must be 1."""
 
 
 def is_fsdp(p: Params) -> bool:
@@ -88,13 +83,16 @@ def fsdp2_stands_alone(p: Params) -> Problems:
     for key, reason in _EXCLUDED.items():
         if p[key] and (p.is_chosen(key) or key == "fp16"):
             yield f"{fsdp2} excludes {p.where(key)}: {reason}."
-    for key, reason in _WHOLE.items():
-        if p[key] > 1:
-            yield f"{fsdp2} needs {key}: 1 (it is {p.where(key)}): {reason}."
+    if p["pipeline_model_parallel_size"] > 1:
+        yield (
+            f"{fsdp2} needs pipeline_model_parallel_size: 1 (it is {p.where('pipeline_model_parallel_size')}): a stage's "
+            "weights would be gathered again for each microbatch in flight."
+        )
     if not p["untie_embeddings_and_output_weights"]:
         yield (
-            f"{fsdp2} needs untie_embeddings_and_output_weights: true (it is {p.where('untie_embeddings_and_output_weights')}): "
-            "fully_shard gathers embedding and output layer apart, so they cannot share a weight."
+            f"{fsdp2} needs untie_embeddings_and_output_weights: true (it is "
+            f"{p.where('untie_embeddings_and_output_weights')}): fully_shard gathers embedding and output layer apart, "
+            "so they cannot share a weight."
         )
 
 
