@@ -4,6 +4,7 @@ No process is started anew and torch is not imported again, so a run of the tiny
 """
 
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,7 +23,7 @@ from primus.engine.data.indexed import IndexedDatasetBuilder
 from primus.engine.train.pretrain import pretrain
 from primus.engine.train.sinks import Report
 
-__all__ = ["TINY", "build_container", "train", "train_rank", "write_corpus"]
+__all__ = ["TINY", "build_container", "logged_rank", "train", "train_rank", "write_corpus"]
 
 TINY: dict[str, Any] = {**KEYS, "override_opt_param_scheduler": False}
 """The dense experiment that most tests vary; null removes a key."""
@@ -68,6 +69,18 @@ def train_rank(_rank: int, config: ConfigContainer) -> None:
     torch.manual_seed(99)  # whatever the process did before must not matter
     Report.close = lambda self, *, failed: None  # type: ignore[method-assign]  # pictures take longest
     pretrain(config, process_start=time.time())
+
+
+def logged_rank(rank: int, config: ConfigContainer) -> str:
+    """Train as one of `run_ranks` and return what this rank logs."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("primus")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    train_rank(rank, config)
+    return "\n".join(lines)
 
 
 def write_corpus(

@@ -1,7 +1,6 @@
 """Pipelines: every schedule, placement and mixture with other parallelism trains to the losses of one process, in float64."""
 
 import json
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,10 +8,9 @@ from typing import Any
 
 import pytest
 from ranks import run_ranks
-from runs import build_container, train
+from runs import build_container, logged_rank, train
 
 from primus.engine.config import ConfigContainer
-from primus.engine.train.pretrain import pretrain
 
 DEEP = {"num_layers": 4}
 FOLD = {"num_layers": 4, "patch_primus_pipeline": True}
@@ -201,18 +199,7 @@ def test_the_schedule_made_from_times_is_said(tmp_path: Path) -> None:
 def said(folder: Path, keys: dict[str, Any]) -> list[str]:
     """Return what each of two ranks logs."""
     container = build_container(folder, "run", 2, {**keys, "pipeline_model_parallel_size": 2})
-    return run_ranks(_logged, 2, container)
-
-
-def _logged(_rank: int, container: ConfigContainer) -> str:
-    lines: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("primus")
-    logger.setLevel(logging.INFO)
-    logger.addHandler(handler)
-    pretrain(container, process_start=0.0)
-    return "\n".join(lines)
+    return run_ranks(logged_rank, 2, container)
 
 
 @pytest.mark.parametrize("schedule", ["zero-bubble", "heuristic", "zb-timed", "zb-1f1b"])

@@ -6,15 +6,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from primus.engine.rehearsal.mode import Mode
 from primus.engine.rehearsal.traffic import is_communication
 
 __all__ = ["Live", "storage_bytes"]
 
 
-class Live(TorchDispatchMode):
+class Live(Mode):
     """Follows every storage that is made on a device while it is entered, until nobody holds it any more."""
 
     def __init__(self, device: str = "meta") -> None:
@@ -46,10 +46,6 @@ class Live(TorchDispatchMode):
             storage = None if known is None else known()
             if storage is not None:
                 self._set(key, storage.nbytes())
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled in here, and telling the compiler so at each call costs more than the call
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

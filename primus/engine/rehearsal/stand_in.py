@@ -15,10 +15,10 @@ from torch import Tensor
 from torch._C._distributed_c10d import FakeWork
 from torch.nn import functional as F
 from torch.testing._internal.distributed.fake_pg import FakeStore, _create_fake_pg
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from primus.engine.kernels import attention
 from primus.engine.kernels.norm import frugal_rms_norm
+from primus.engine.rehearsal.mode import Mode
 from primus.engine.rehearsal.traffic import is_communication
 
 __all__ = ["StandIn", "accelerator", "silent_world"]
@@ -42,12 +42,8 @@ def silent_world(rank: int, world_size: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-class StandIn(TorchDispatchMode):
+class StandIn(Mode):
     """Answers operators that need a peer or a value."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled in here, and telling the compiler so at each call costs more than the call
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from primus.engine.rehearsal.mode import Mode
 
 __all__ = ["Amount", "Call", "Traffic", "is_communication", "sent_share"]
 
@@ -44,7 +45,7 @@ class Amount:
     num_bytes: int = 0
 
 
-class Traffic(TorchDispatchMode):
+class Traffic(Mode):
     """Counts while it is entered."""
 
     def __init__(self, phase: Callable[[], str]) -> None:
@@ -52,10 +53,6 @@ class Traffic(TorchDispatchMode):
         super().__init__()
         self._phase = phase
         self.amounts: defaultdict[Call, Amount] = defaultdict(Amount)
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled in here, and telling the compiler so at each call costs more than the call
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

@@ -1,35 +1,21 @@
 """`profile_memory_iter`: memory of every rank after each iteration, and the allocations of one."""
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ranks import run_ranks
-from runs import build_container
+from runs import build_container, logged_rank
 
 from primus.engine.config import ConfigContainer
 from primus.engine.train.pretrain import pretrain
-from primus.engine.train.sinks import Report
 
 
 def logged(folder: Path, number: int, ranks: int = 1, **keys: Any) -> list[str]:
     """Return what each rank of a run of two iterations logs."""
     container = build_container(folder, "run", ranks, {"train_iters": 2, "profile_memory_iter": number, **keys})
-    return run_ranks(_logged, ranks, container)
-
-
-def _logged(_rank: int, container: ConfigContainer) -> str:
-    lines: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("primus")
-    logger.setLevel(logging.INFO)
-    logger.addHandler(handler)
-    Report.close = lambda self, *, failed: None  # type: ignore[method-assign]  # pictures take longest
-    pretrain(container, process_start=0.0)
-    return "\n".join(lines)
+    return run_ranks(logged_rank, ranks, container)
 
 
 def records(folder: Path) -> list[Path]:
