@@ -137,6 +137,7 @@ def test_sharded_gradients_and_weights_leave_a_share_and_one_unit():
     unit = max(table, parameter_count(MODEL).layer)
     assert sharded.memory.weights == (whole.parameters // 4 + unit) * whole.memory.weights // whole.parameters
     assert sharded.memory.gradients == (whole.parameters // 4 + unit) * whole.memory.gradients // whole.parameters
+    assert plan_of(container(ddp=DDPConfig(use_torch_fsdp2=True)), 4).places[0].memory == sharded.memory
 
 
 def test_sgd_without_momentum_has_no_state():
