@@ -9,4 +9,5 @@ torch's meta device, which knows shapes and has no values, and the groups answer
 - `stand_in.py`: what the meta device and absent peers cannot give
 - `traffic.py`: collectives and messages, counted where torch hands them to a group
 - `live.py`: memory in use, and the most of it
+- `mode.py`: what sees operators pass
 """

@@ -80,7 +80,7 @@ CASES: list[tuple[dict[str, Any], int, str]] = [
     # bounds
     ({"adam_beta1": 1}, 1, "must be at least 0 and below 1."),
     ({"adam_beta2": 1.0}, 1, "must be at least 0 and below 1."),
-    ({"distributed_timeout_minutes": 0}, 1, "must be above 0."),
+    ({"distributed_timeout_minutes": 0}, 1, "must be above 0 and at most 525600."),
     ({"position_embedding_type": "yarn", "rotary_base": 1}, 1, "rotary_base 1.0 (exp.yaml:"),
     ({**FILES, "data_path": "my.bin"}, 1, "leave out the .bin of "),
     ({**FILES, "data_path": [1, "my_data", 2]}, 1, ": 1 stands where a prefix is expected: give every prefix a weight"),
