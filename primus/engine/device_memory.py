@@ -5,7 +5,9 @@ import resource
 
 import torch
 
-__all__ = ["device_name", "peak_bytes", "total_bytes"]
+from primus.engine.host_memory import return_freed_memory
+
+__all__ = ["device_name", "peak_bytes", "return_cached", "total_bytes"]
 
 
 def device_name(device: torch.device) -> str:
@@ -26,3 +28,11 @@ def total_bytes(device: torch.device) -> int:
         return torch.cuda.mem_get_info(device)[1]
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // ranks
+
+
+def return_cached(device: torch.device) -> None:
+    """Give back what the allocator keeps of freed memory, so that others can have it; the next step asks for it anew."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    else:
+        return_freed_memory()

@@ -8,7 +8,7 @@ page again. One heap that only grows costs no more at its peak, and saves about 
 import ctypes
 import ctypes.util
 
-__all__ = ["keep_freed_memory"]
+__all__ = ["keep_freed_memory", "return_freed_memory"]
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 """Parameters of mallopt(3)."""
@@ -24,3 +24,10 @@ def keep_freed_memory() -> bool:
     if mallopt is None:
         return False
     return all(mallopt(*setting) for setting in ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, _NEVER), (_M_TOP_PAD, _GROWTH)))
+
+
+def return_freed_memory() -> bool:
+    """Give whole free pages of the heap back to the kernel; False under another allocator than glibc's."""
+    name = ctypes.util.find_library("c")
+    trim = getattr(ctypes.CDLL(name), "malloc_trim", None) if name else None
+    return trim is not None and bool(trim(0))

@@ -34,3 +34,27 @@ def test_kept_memory_is_not_fetched_page_by_page_again() -> None:
     if kept < 0:
         pytest.skip("needs glibc's allocator")
     assert kept * 20 < page_faults("plain")
+
+
+TRIM = """
+import torch
+from primus.engine.host_memory import keep_freed_memory, return_freed_memory
+if not keep_freed_memory():
+    print(-1)
+    raise SystemExit
+def resident():
+    return int(open("/proc/self/statm").read().split()[1])
+torch.ones(1 << 26)
+before = resident()
+return_freed_memory()
+print(before - resident())
+"""
+
+
+@pytest.mark.slow  # a process that imports torch
+def test_kept_memory_is_given_back_when_asked_for() -> None:
+    done = subprocess.run([sys.executable, "-c", TRIM], capture_output=True, text=True, check=True)
+    pages = int(done.stdout)
+    if pages < 0:
+        pytest.skip("needs glibc's allocator")
+    assert pages * 4096 > 200 << 20

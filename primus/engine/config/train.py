@@ -1,6 +1,7 @@
 """How long the run is, how the batch is cut, when to evaluate and when to stop."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 __all__ = ["EvaluationConfig", "TrainConfig"]
 
@@ -59,5 +60,7 @@ class TrainConfig:
     """Iterations between collections under `manual_gc`; 0 never."""
     manual_gc_eval: bool = False
     """Under `manual_gc` collect around evaluations."""
+    empty_unused_memory_level: Literal[0, 1, 2] = 0
+    """Give cached memory back before the update (1), and after it too (2)."""
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     """Validation and test."""

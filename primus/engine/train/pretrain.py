@@ -208,6 +208,7 @@ def build_step(parts: Parts, trainer: Trainer, stages: Stages, trace: Spans) -> 
             spikes=SpikeWatch() if train.check_for_large_grads else None,
         ),
         streams=parts.streams,
+        empties=train.empty_unused_memory_level,
         validation=_validation(parts, trainer),
     )
 

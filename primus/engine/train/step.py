@@ -13,6 +13,7 @@ from torch import Tensor
 
 from primus.engine.checkpoint.rng import capture_rng, restore_rng
 from primus.engine.data.loader import Batch
+from primus.engine.device_memory import return_cached
 from primus.engine.optim.optimizer import Optimizer, Update
 from primus.engine.optim.watch import GradientWatch, SpikeWatch
 from primus.engine.parallel.collectives import all_reduce_
@@ -68,6 +69,8 @@ class TrainStep:
     spikes: SpikeWatch | None
     gradients: GradientWatch
     streams: RandomStreams
+    empties: int = 0
+    """Level of `empty_unused_memory_level`."""
     validation: Validation | None = None
     """Lets stages go on to the next step before all have ended this one; None: they wait."""
     earlier: StepOutcome | None = field(default=None, init=False)
@@ -106,6 +109,8 @@ class TrainStep:
         self._watch(table, iteration)
         with self.trace.span("all-grads-sync", 1):
             self.buffers.finish_grad_sync()
+        if self.empties >= 1:
+            return_cached(self.mesh.device)
         facts = _Facts(
             iteration=iteration,
             learning_rate=self.optimizer.learning_rate,
@@ -122,6 +127,8 @@ class TrainStep:
             update = self.optimizer.step(
                 grad_divisor=max(count, 1.0) if self.per_token else 1.0, origin=lambda: self._origin(facts)
             )
+        if self.empties >= 2:
+            return_cached(self.mesh.device)
         if self.validation is not None:
             self.validation.note(update)
         return self._outcome(update, total, count, facts)

@@ -16,8 +16,10 @@ from runs import build_container, train, write_corpus
 
 from primus.engine.checkpoint.start import find_start
 from primus.engine.config import ConfigContainer, EvaluationConfig, TrainConfig
+from primus.engine.optim.optimizer import Optimizer
 from primus.engine.parallel.mesh import single_mesh
 from primus.engine.train import pretrain as pretrain_module
+from primus.engine.train import step as step_module
 from primus.engine.train.callbacks.collection import GarbageCollection
 from primus.engine.train.callbacks.replicas import ReplicaCheck
 from primus.engine.train.callbacks.stop import Stopping
@@ -84,6 +86,21 @@ def test_manual_gc_collects_on_schedule_only(monkeypatch: pytest.MonkeyPatch) ->
     finally:
         callback.close(failed=False)
     assert gc.isenabled()
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_empty_unused_memory_level_says_how_often_memory_is_given_back(level: int, tmp_path: Path) -> None:
+    def run(_rank: int, container: ConfigContainer) -> list[str]:
+        seen: list[str] = []
+        update = Optimizer.step
+        step_module.return_cached = lambda device: seen.append("return")  # type: ignore[attr-defined]
+        Optimizer.step = lambda self, **more: (seen.append("update"), update(self, **more))[1]  # type: ignore[method-assign]
+        pretrain(container, process_start=0.0)
+        return seen
+
+    container = build_container(tmp_path, "run", 1, {"train_iters": 2, "empty_unused_memory_level": level})
+    each = {0: ["update"], 1: ["return", "update"], 2: ["return", "update", "return"]}[level]
+    assert run_ranks(run, 1, container) == [each * 2]
 
 
 def test_skipped_iterations_draw_data_and_train_nothing(tmp_path: Path) -> None:

@@ -61,8 +61,9 @@ ROWS = section(
             doc="Count the embedding as a layer when layers are divided over stages."),
     live("account_for_loss_in_pipeline_split", "bool", "model.pipeline.layers_per_stage",
             doc="Count output layer and loss as a layer when layers are divided over stages."),
-    pending("empty_unused_memory_level", "int", "Control of the device's allocator is", choices=(0, 1, 2),
-         doc="Return cached device memory before the optimizer step (1) and after it too (2); no effect on a CPU."),
+    live("empty_unused_memory_level", "int", "train.empty_unused_memory_level", choices=(0, 1, 2),
+         doc="Give freed memory that the allocator caches back before the optimizer step (1) and after it too (2): to the "
+             "device, or on a CPU to the system. Costs time."),
     live("standalone_embedding_stage", "bool", "model.pipeline.layers_per_stage",
             doc="The first stage holds the embedding alone."),
     live("use_distributed_optimizer", "bool", "ddp.use_distributed_optimizer",
