@@ -54,8 +54,11 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return rows
 
 
-@pytest.mark.parametrize("layout", list(LAYOUTS))
-@pytest.mark.parametrize("model", ["llama", "gpt2"])
+BIASED = ("zero2_overlapped", "zero3", "zero3_tensor", "zero3_pipeline", "zero3_recomputed", "zero3_meta")
+"""With LayerNorm, biases, learned positions and tied embeddings too."""
+
+
+@pytest.mark.parametrize(("model", "layout"), [*(("llama", name) for name in LAYOUTS), *(("gpt2", name) for name in BIASED)])
 def test_shards_train_like_one_process_in_float64(model: str, layout: str, reference: Any, tmp_path: Path) -> None:
     ranks, keys = LAYOUTS[layout]
     rows = train(tmp_path, "run", {**MODELS[model], **keys, "train_iters": 3}, ranks=ranks, change=in_float64)
