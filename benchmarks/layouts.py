@@ -1,7 +1,7 @@
-"""Tokens a second of each kind of parallelism over two processes with one thread each, beside one process with two threads.
+"""Tokens a second of each kind of parallelism over 2 or 4 processes with one thread each, beside one process with two threads.
 
 Prints one JSON line a layout with the ratio's median over alternating pairs; every side trains the same global batch by the
-command that a user types. Pipelines have m microbatches: (m)/(m+1) of a step is work for 1F1B over two ranks. Layouts whose
+command that a user types. Pipelines have m microbatches: m/(m+p-1) of a step is work for 1F1B over p ranks. Layouts whose
 name begins with `overlap` are timed beside the same ranks without it: above 1 the overlap gains.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from jobs import JOBS, experiment, run_primus, spread
 
-PIPELINE = "pipeline_model_parallel_size=2"
+PIPELINE = "pipeline_model_parallel_size={n}"
 FSDP = "use_megatron_fsdp=true"
 AHEAD = ["overlap_grad_reduce=true", "overlap_param_gather=true"]
 LAYOUTS: dict[str, list[str]] = {
@@ -22,11 +22,11 @@ LAYOUTS: dict[str, list[str]] = {
     "data, sharded gradients": [FSDP, "data_parallel_sharding_strategy=optim_grads", *AHEAD],
     "data, sharded weights": [FSDP, "data_parallel_sharding_strategy=optim_grads_params"],
     "data, sharded weights, overlapped": [FSDP, "data_parallel_sharding_strategy=optim_grads_params", *AHEAD],
-    "tensor": ["tensor_model_parallel_size=2", "sequence_parallel=false"],
-    "tensor and sequence": ["tensor_model_parallel_size=2"],
-    "context, ring": ["context_parallel_size=2"],
-    "context, gathered": ["context_parallel_size=2", "cp_comm_type=allgather"],
-    "context, exchanged": ["context_parallel_size=2", "cp_comm_type=a2a"],
+    "tensor": ["tensor_model_parallel_size={n}", "sequence_parallel=false"],
+    "tensor and sequence": ["tensor_model_parallel_size={n}"],
+    "context, ring": ["context_parallel_size={n}"],
+    "context, gathered": ["context_parallel_size={n}", "cp_comm_type=allgather"],
+    "context, exchanged": ["context_parallel_size={n}", "cp_comm_type=a2a"],
     "pipeline, 1f1b": [PIPELINE],
     "pipeline, 1f1b without messages under way": [PIPELINE, "overlap_p2p_comm=false"],
     "pipeline, interleaved": [PIPELINE, "num_virtual_stages_per_pipeline_rank=2"],
@@ -34,6 +34,7 @@ LAYOUTS: dict[str, list[str]] = {
     "pipeline, zbv-formatted": [PIPELINE, "patch_primus_pipeline=true", "pp_algorithm=zbv-formatted"],
 }
 
+"""`n` is the number of processes."""
 OVERLAPPED = ["tp_comm_overlap=true"]
 OVERLAPS: dict[str, tuple[int, list[str]]] = {
     f"overlap of {name}, tensor {ranks}": (ranks, words)
@@ -52,11 +53,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--job", choices=JOBS, default="S")
     parser.add_argument("--layouts", default="", help="names, or beginnings of names, separated by commas; all by default")
+    parser.add_argument("--processes", type=int, choices=(2, 4), default=2, help="of the layouts that are no overlaps")
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--microbatches", type=int, default=8)
     arguments = parser.parse_args()
     wanted = tuple(arguments.layouts.split(","))
-    for name, sides in _sides().items():
+    for name, sides in _sides(arguments.processes).items():
         if name.startswith(wanted):
             print(json.dumps(compare(arguments.job, name, sides, arguments.pairs, arguments.microbatches)), flush=True)
 
@@ -71,9 +73,9 @@ class Side:
     words: list[str]
 
 
-def _sides() -> dict[str, tuple[Side, Side]]:
+def _sides(n: int) -> dict[str, tuple[Side, Side]]:
     one = Side("one", 1, 2, [])
-    layouts = {name: (one, Side("two", 2, 1, words)) for name, words in LAYOUTS.items()}
+    layouts = {name: (one, Side("many", n, 1, [word.format(n=n) for word in words])) for name, words in LAYOUTS.items()}
     overlaps = {
         name: tuple(
             Side(side, ranks, 1, [f"tensor_model_parallel_size={ranks}", *w])
