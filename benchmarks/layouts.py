@@ -52,12 +52,12 @@ OVERLAPS: dict[str, tuple[int, list[str]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--job", choices=JOBS, default="S")
-    parser.add_argument("--layouts", default="", help="names, or beginnings of names, separated by commas; all by default")
+    parser.add_argument("--layouts", nargs="*", default=[""], help="names, or beginnings of names; all by default")
     parser.add_argument("--processes", type=int, choices=(2, 4), default=2, help="of the layouts that are no overlaps")
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--microbatches", type=int, default=8)
     arguments = parser.parse_args()
-    wanted = tuple(arguments.layouts.split(","))
+    wanted = tuple(arguments.layouts)
     for name, sides in _sides(arguments.processes).items():
         if name.startswith(wanted):
             print(json.dumps(compare(arguments.job, name, sides, arguments.pairs, arguments.microbatches)), flush=True)
