@@ -17,11 +17,11 @@ __all__ = ["run_program"]
 
 
 def run_program(main: Callable[[list[str]], int]) -> NoReturn:
-    """Call `main` with the program's arguments and end the process with what it returns.
+    """Call `main` with the program's arguments and end the process with what it returns; 1 if it lets any exception through.
 
     All else that comes with an end happens: threads are waited for, exit functions run, outputs and logs are flushed.
     """
-    code = 1  # what Python gives an exception that `main` lets through
+    code = 1
 
     def leave() -> None:
         logging.shutdown()

@@ -60,7 +60,7 @@ def save_local(
         if scratch.replication_jump is not None:
             ranks = keepers(mesh.rank, jump=scratch.replication_jump, factor=scratch.replication_factor)
             everywhere(mesh.world, lambda: records.extend(exchange_parts(temporary, ranks, mesh)))
-        described = LocalCheckpoint(iteration, _layout(mesh), ranks)
+        described = LocalCheckpoint(_layout(mesh), ranks)
         everywhere(mesh.world, lambda: _describe(temporary, records, described))
         finals = list[Path]()
         everywhere(mesh.world, lambda: finals.append(local_folder.publish(temporary)))

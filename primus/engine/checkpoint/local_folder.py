@@ -37,9 +37,8 @@ _NAME = re.compile(r"iter_(\d{7,})-([0-9a-f]{16})")
 
 @dataclass(frozen=True, slots=True)
 class LocalCheckpoint:
-    """One rank's folder of one save."""
+    """One rank's folder of one save; its name says which."""
 
-    iteration: int
     layout: Mapping[str, Any]
     """What the parts depend on."""
     parts: tuple[int, ...]

@@ -180,6 +180,16 @@ def test_a_copied_key_reaches_its_field(build: Any, name: str, path: str) -> Non
     assert "exp.yaml:" in built.sources[path]
 
 
+@pytest.mark.parametrize("spelling", ["use_megatron_fsdp", "use_custom_fsdp"])
+@pytest.mark.parametrize(("strategy", "shards"), [("no_shard", False), ("optim", True), ("optim_grads_params", True)])
+def test_either_spelling_of_fsdp_shards_what_the_strategy_says(build: Any, spelling: str, strategy: str, shards: bool) -> None:
+    for given in (True, False):
+        built = build({spelling: True, "data_parallel_sharding_strategy": strategy, "use_distributed_optimizer": given})
+        assert built.config.ddp.use_megatron_fsdp
+        assert built.config.ddp.use_distributed_optimizer is shards
+        assert any("use_distributed_optimizer" in line and "becomes" in line for line in built.notices) is (given is not shards)
+
+
 def test_a_small_experiment_survives_the_file_form(build: Any) -> None:
     built = build()
     assert from_dict(to_dict(built.config)) == built.config
