@@ -8,6 +8,7 @@
 - `overlap_cfg.py`: the grammar of `tp_comm_overlap_cfg`
 - `announcements.py`: lines about values that change what a user probably means
 - `idle.py`: keys that cannot act, because others are off
+- `reasons.py`: what can keep a key from acting
 - `origins.py`: which key named a file or folder
 - `to_container.py`: where each container field comes from
 
