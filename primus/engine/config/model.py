@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from primus.engine.config.moe import MoEConfig
 from primus.engine.config.pipeline import PipelineConfig
 from primus.engine.config.recompute import RecomputeConfig
 from primus.engine.config.tp_overlap import TPOverlapConfig
@@ -167,6 +168,8 @@ class ModelConfig:
     """The residual is taken after the norm (`apply_residual_connection_post_layernorm`)."""
     attention: AttentionConfig
     """Attention."""
+    moe: MoEConfig = field(default_factory=MoEConfig)
+    """Sparse feed-forward layers."""
     position: PositionConfig
     """Positions."""
     init: InitConfig = field(default_factory=InitConfig)

@@ -21,6 +21,9 @@ from primus.engine.model.initialise import initialise, zero_padding
 from primus.engine.model.layer import Decoder, Layer, residual_after_norm, residual_before_norm
 from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
 from primus.engine.model.mlp import MLP
+from primus.engine.model.moe.experts import Experts
+from primus.engine.model.moe.layer import MoELayer, attach_losses
+from primus.engine.model.moe.router import Router
 from primus.engine.model.norms import L2Norm, LayerNorm, RMSNorm
 from primus.engine.model.output import OutputLayer, SumOfLosses
 from primus.engine.model.parameter import Initial, Place, declare, normal, xavier_uniform
@@ -191,7 +194,7 @@ def _layer(config: ModelConfig, place: Place, number: int) -> Layer:
         input_layernorm=_norm(config, place),
         self_attention=_attention(config, place, number),
         pre_mlp_layernorm=_norm(config, place),
-        mlp=_mlp(config, place),
+        mlp=_moe(config, place) if number in config.moe.layers else _mlp(config, place, config.ffn_hidden_size),
         add=BiasDropoutAdd(place, config.hidden_dropout),
         residual=residual_after_norm if config.residual_post_layernorm else residual_before_norm,
     )
@@ -267,10 +270,31 @@ def _context_attention(config: ModelConfig, place: Place, number: int) -> nn.Mod
     return RingAttention(place.cp, place.streams, dropout=dropout)
 
 
-def _mlp(config: ModelConfig, place: Place) -> MLP:
+def _moe(config: ModelConfig, place: Place) -> MoELayer:
+    m, h = config.moe, config.hidden_size
+    assert m.num_experts is not None
+    experts = Experts(
+        place,
+        experts=m.num_experts,
+        hidden=h,
+        width=m.ffn_hidden_size or config.ffn_hidden_size,
+        halves=2 if config.activation in GATED_ACTIVATIONS else 1,
+        activation=ACTIVATIONS[config.activation],
+        initial=_initial(config),
+        deep=_initial(config, deep=True),
+    )
+    shared = m.shared_expert_intermediate_size
+    return MoELayer(
+        router=Router(place, m, h, initial=_initial(config)),
+        experts=experts,
+        shared_experts=None if shared is None else _mlp(config, place, shared),
+        attach=attach_losses,
+    )
+
+
+def _mlp(config: ModelConfig, place: Place, f: int) -> MLP:
     halves = 2 if config.activation in GATED_ACTIVATIONS else 1
-    h, f = config.hidden_size, config.ffn_hidden_size
-    bias = config.add_bias_linear
+    h, bias = config.hidden_size, config.add_bias_linear
     return MLP(
         linear_fc1=ColumnParallelLinear(
             place, h, halves * f, bias=bias, initial=_initial(config), blocks=halves, overlap=config.tp_overlap.fc1

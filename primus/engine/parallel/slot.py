@@ -6,6 +6,7 @@ The first addition of a step overwrites, so that nobody zeroes the memory and no
 """
 
 import sys
+from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
@@ -65,6 +66,12 @@ class GradientSlot:
         if not self._deferred.keep(partial(self._add_product, a.detach(), b.detach())):
             self._add_product(a, b)
 
+    def add_products_(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Add a @ b of the i-th pair to the i-th matrix of a stack: one addition."""
+        kept = [(a.detach(), b.detach()) for a, b in pairs]
+        if not self._deferred.keep(partial(self._add_products, kept)):
+            self._add_products(kept)
+
     def empty(self) -> None:
         """Start a step."""
         self.is_empty, self.arrivals = True, 0
@@ -74,6 +81,19 @@ class GradientSlot:
         if self.is_empty:
             self.value.zero_()
             self.is_empty = False
+
+    def _add_products(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+        if pairs[0][0].dtype != self.value.dtype:
+            self.add_(torch.stack([a @ b for a, b in pairs]))
+            return
+        if self.is_empty:
+            self._keeper.before_add(self)
+        for (a, b), value in zip(pairs, self.value, strict=True):
+            if not self.is_empty:
+                value.addmm_(a, b)
+            else:
+                torch.mm(a, b, out=value)
+        self._added()
 
     def _add_product(self, a: Tensor, b: Tensor) -> None:
         if a.dtype != self.value.dtype:

@@ -1,0 +1,56 @@
+"""Mixture of experts: which layers, how tokens choose, and what becomes of those that too many chose."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["MoEConfig"]
+
+Balancing = Literal["aux_loss", "seq_aux_loss", "sinkhorn", "none"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MoEConfig:
+    """Sparse feed-forward layers (arXiv 2101.03961, 2401.06066)."""
+
+    num_experts: int | None = None
+    """Experts of a sparse layer; None: all layers are dense."""
+    layers: tuple[int, ...] = ()
+    """Numbers of the sparse layers."""
+    ffn_hidden_size: int | None = None
+    """Width of an expert."""
+    shared_expert_intermediate_size: int | None = None
+    """Width of an expert that all tokens pass beside their own; None: there is none."""
+    router_topk: int = 2
+    """Experts of a token."""
+    router_dtype: Literal["float32", "float64"] | None = None
+    """Dtype of the router's product; None: that of the activations."""
+    router_score_function: Literal["softmax", "sigmoid"] = "softmax"
+    """How logits become scores."""
+    router_pre_softmax: bool = False
+    """Softmax over all experts before the choice instead of over the chosen ones after it."""
+    router_num_groups: int | None = None
+    """Groups of neighbouring experts; None: experts are chosen freely."""
+    router_group_topk: int | None = None
+    """Groups that a token chooses from."""
+    router_topk_scaling_factor: float | None = None
+    """Factor on the weights."""
+    router_enable_expert_bias: bool = False
+    """A bias on the choice that evens out the load, instead of a loss (arXiv 2408.15664)."""
+    router_bias_update_rate: float = 1e-3
+    """Step of that bias after each iteration."""
+    router_load_balancing_type: Balancing = "aux_loss"
+    """Loss over all tokens, loss over each sequence, an even assignment, or nothing."""
+    aux_loss_coeff: float = 0.0
+    """Weight of the balance loss."""
+    z_loss_coeff: float | None = None
+    """Weight of the loss on large logits."""
+    input_jitter_eps: float | None = None
+    """The router's input is multiplied by factors from 1 - eps to 1 + eps."""
+    expert_capacity_factor: float | None = None
+    """An expert takes this times its even share of the tokens; None: all that come."""
+    token_drop_policy: Literal["probs", "position"] = "probs"
+    """Who is dropped: the smallest weights, or the latest tokens."""
+    pad_expert_input_to_capacity: bool = False
+    """Experts always get as many tokens as they may take."""
+    router_logit_softcapping: float | None = None
+    """Bound of the logits; None or 0: none."""

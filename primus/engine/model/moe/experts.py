@@ -1,0 +1,51 @@
+"""The feed-forward parts of a rank's experts, their matrices stacked so that one grouped product does for all."""
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor, nn
+
+from primus.engine.kernels.grouped_linear import grouped_linear
+from primus.engine.model.parameter import Initial, Place, declare
+from primus.engine.parallel.sharding import Sharding
+
+__all__ = ["Experts"]
+
+
+class GroupedWeight(nn.Module):
+    """The stack of one linear's matrices, [E, F, H]."""
+
+    def __init__(self, place: Place, experts: int, outputs: int, inputs: int, initial: Initial) -> None:
+        super().__init__()
+        self.weight = declare(place, (experts, outputs, inputs), Sharding(dim=None), initial)
+
+    def forward(self, x_MH: Tensor, counts: Sequence[int]) -> Tensor:
+        return grouped_linear(x_MH, self.weight, counts)
+
+
+class Experts(nn.Module):
+    """linear_fc2(weight x activation(linear_fc1(x))) of each expert on its own rows."""
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        experts: int,
+        hidden: int,
+        width: int,
+        halves: int,
+        activation: Callable[[Tensor], Tensor],
+        initial: Initial,
+        deep: Initial,
+    ) -> None:
+        """`halves` is 2 for gated activations; `deep` fills what writes into the residual stream."""
+        super().__init__()
+        self.linear_fc1 = GroupedWeight(place, experts, halves * width, hidden, initial)
+        self.linear_fc2 = GroupedWeight(place, experts, hidden, width, deep)
+        self.activation = activation
+
+    def forward(self, x_MH: Tensor, weights_M: Tensor, counts: Sequence[int]) -> Tensor:
+        """Return the weighted outputs [M, H] of rows that are sorted by expert, `counts[e]` for each."""
+        activated = self.activation(self.linear_fc1(x_MH, counts))
+        weighted = (activated * weights_M.unsqueeze(-1)).to(activated.dtype)
+        out: Tensor = self.linear_fc2(weighted, counts)
+        return out
