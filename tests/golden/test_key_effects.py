@@ -120,7 +120,7 @@ def test_cp_comm_type_chooses_each_layers_way_and_sizes_its_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int], exchange: tuple[int, ...], ring: tuple[int, ...]
 ) -> None:
     """By the ranks that the last of four reaches in `hierarchical_context_parallel_sizes`."""
-    builder = importlib.import_module("primus.engine.model.builder")
+    builder = importlib.import_module("primus.engine.model.build.attention")
     monkeypatch.setattr(builder, "RingAttention", lambda group, *_, **__: ("ring", group.ranks))
     monkeypatch.setattr(builder, "GatheredAttention", lambda group, *_, **__: ("gather", group.ranks))
     monkeypatch.setattr(builder, "ExchangedAttention", lambda group, inner: ("exchange", group.ranks, inner))

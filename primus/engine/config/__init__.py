@@ -2,6 +2,7 @@
 
 - `container.py`: `ConfigContainer`, the whole run
 - `train.py`, `model.py`, `optim.py`, `data.py`, `checkpoint.py`, `observe.py`, `system.py`: its parts
+- `attention.py`, `position.py`, `moe.py`: parts of the model
 - `pipeline.py`: stages of the model and the order of their work
 - `offload.py`: activations in host memory
 - `recompute.py`: what of the model is computed twice
@@ -9,21 +10,21 @@
 - `batch.py`: the batch size over the run, derived from `train.py`
 """
 
+from primus.engine.config.attention import AttentionConfig
 from primus.engine.config.checkpoint import CheckpointConfig, NonPersistentConfig
 from primus.engine.config.container import ConfigContainer
 from primus.engine.config.data import Blend, DatasetConfig, TokenizerConfig
 from primus.engine.config.model import (
-    AttentionConfig,
     FusionConfig,
     InitConfig,
     ModelConfig,
     ParallelConfig,
-    PositionConfig,
 )
 from primus.engine.config.observe import LoggerConfig, ProfilingConfig
 from primus.engine.config.offload import OffloadConfig
 from primus.engine.config.optim import DDPConfig, OptimizerConfig, SchedulerConfig
 from primus.engine.config.pipeline import PipelineConfig
+from primus.engine.config.position import PositionConfig
 from primus.engine.config.recompute import RecomputeConfig
 from primus.engine.config.system import CommunicatorConfig, DistConfig, GroupName, MixedPrecisionConfig, RNGConfig, RunConfig
 from primus.engine.config.train import EvaluationConfig, TrainConfig

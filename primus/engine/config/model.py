@@ -3,87 +3,26 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from primus.engine.config.attention import AttentionConfig
 from primus.engine.config.moe import MoEConfig
 from primus.engine.config.pipeline import PipelineConfig
+from primus.engine.config.position import PositionConfig
 from primus.engine.config.recompute import RecomputeConfig
 from primus.engine.config.tp_overlap import TPOverlapConfig
 
 __all__ = [
     "GATED_ACTIVATIONS",
     "Activation",
-    "AttentionConfig",
     "FusionConfig",
     "InitConfig",
     "ModelConfig",
     "ParallelConfig",
-    "PositionConfig",
 ]
 
 Activation = Literal["swiglu", "gelu", "gelu_tanh", "quick_geglu", "squared_relu"]
 GATED_ACTIVATIONS: tuple[Activation, ...] = ("swiglu", "quick_geglu")
 """They multiply two halves, so the first feed-forward matrix has twice the rows."""
 ContextCommunication = Literal["p2p", "a2a", "allgather", "a2a+p2p"]
-PositionType = Literal["learned_absolute", "rope", "yarn", "none"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AttentionConfig:
-    """Multi-head and grouped-query attention."""
-
-    num_attention_heads: int
-    """Query heads."""
-    num_query_groups: int
-    """Key/value heads; equal to `num_attention_heads` for plain multi-head attention."""
-    kv_channels: int
-    """Channels of a head."""
-    attention_dropout: float = 0.0
-    """Dropout on the attention probabilities."""
-    add_qkv_bias: bool = False
-    """Bias on the fused QKV projection."""
-    qk_norm: Literal["none", "model", "l2"] = "none"
-    """`model`: the model's norm with its own weight on each query and key head; `l2`: the weightless norm."""
-    backend: Literal["auto", "flash", "fused", "unfused", "local"] = "auto"
-    """`auto`, `flash`, `fused` use scaled_dot_product_attention; `unfused` and `local` the explicit matmul and softmax."""
-    softmax_in_fp32: bool = False
-    """Explicit attention only: scores are cast to fp32 before the softmax."""
-    query_key_layer_scaling: bool = False
-    """Explicit attention only: divide scores by the layer number and multiply back in fp32."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PositionConfig:
-    """Position information: a learned table, a rotation of queries and keys, or nothing."""
-
-    type: PositionType = "rope"
-    """Scheme."""
-    max_position_embeddings: int
-    """Rows of the learned table; an upper bound of the sequence length for every scheme."""
-    rotary_base: float = 10000.0
-    """Base of the rotary frequencies."""
-    rotary_percent: float = 1.0
-    """Share of a head's channels that is rotated."""
-    rotary_interleaved: bool = False
-    """Rotate neighbouring channels instead of the two halves."""
-    interpolation_factor: float | None = None
-    """Positions are divided by it (`rotary_seq_len_interpolation_factor`)."""
-    use_rope_scaling: bool = False
-    """Llama-3 frequency scaling."""
-    rope_scaling_factor: float = 8.0
-    """Factor of the Llama-3 scaling."""
-    yarn_scaling_factor: float = 1.0
-    """YaRN context extension factor (`rotary_scaling_factor`)."""
-    yarn_original_max_position_embeddings: int = 4096
-    """YaRN: context length of the original training."""
-    yarn_beta_fast: float = 32.0
-    """YaRN: rotations above which a frequency is left alone."""
-    yarn_beta_slow: float = 1.0
-    """YaRN: rotations below which a frequency is interpolated fully."""
-    yarn_mscale: float | None = 1.0
-    """YaRN attention temperature."""
-    yarn_mscale_all_dim: float | None = 1.0
-    """YaRN attention temperature on all dims."""
-    yarn_correction_range_round_to_int: bool = True
-    """YaRN: round the correction bounds to whole channels."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

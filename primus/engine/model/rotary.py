@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from primus.engine.config.model import PositionConfig
+from primus.engine.config.position import PositionConfig
 from primus.engine.kernels.rope import (
     apply_rotary,
     llama3_frequencies,

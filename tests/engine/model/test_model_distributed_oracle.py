@@ -10,7 +10,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from primus.engine.config import DistConfig
-from primus.engine.config.model import AttentionConfig, InitConfig, ModelConfig, ParallelConfig, PositionConfig
+from primus.engine.config.attention import AttentionConfig
+from primus.engine.config.model import InitConfig, ModelConfig, ParallelConfig
+from primus.engine.config.position import PositionConfig
 from primus.engine.model.builder import build_model
 from primus.engine.model.gpt import GPTModel
 from primus.engine.parallel.collectives import all_reduce_

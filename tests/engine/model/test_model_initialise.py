@@ -9,7 +9,9 @@ from ranks import run_ranks
 from torch import Tensor
 
 from primus.engine.config import DistConfig
-from primus.engine.config.model import AttentionConfig, InitConfig, ModelConfig, ParallelConfig, PositionConfig
+from primus.engine.config.attention import AttentionConfig
+from primus.engine.config.model import InitConfig, ModelConfig, ParallelConfig
+from primus.engine.config.position import PositionConfig
 from primus.engine.model.builder import build_model
 from primus.engine.model.initialise import generator_for, zero_padding
 from primus.engine.parallel.mesh import build_mesh, single_mesh

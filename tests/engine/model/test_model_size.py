@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from primus.engine.config.model import AttentionConfig, ModelConfig, ParallelConfig, PositionConfig
+from primus.engine.config.attention import AttentionConfig
+from primus.engine.config.model import ModelConfig, ParallelConfig
+from primus.engine.config.position import PositionConfig
 from primus.engine.model.builder import build_model
 from primus.engine.model.size import padded_vocab_size, parameter_count, training_flops
 from primus.engine.parallel.mesh import single_mesh

@@ -9,7 +9,9 @@ from ranks import run_ranks
 from torch import Tensor
 
 from primus.engine.config import DistConfig
-from primus.engine.config.model import AttentionConfig, InitConfig, ModelConfig, ParallelConfig, PositionConfig
+from primus.engine.config.attention import AttentionConfig
+from primus.engine.config.model import InitConfig, ModelConfig, ParallelConfig
+from primus.engine.config.position import PositionConfig
 from primus.engine.config.tp_overlap import ColumnOverlap, ProductOverlap, RowOverlap, TPOverlapConfig
 from primus.engine.model.builder import build_model
 from primus.engine.model.gpt import GPTModel

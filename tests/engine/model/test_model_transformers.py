@@ -7,7 +7,9 @@ import torch
 import transformers
 from torch import Tensor
 
-from primus.engine.config.model import AttentionConfig, InitConfig, ModelConfig, PositionConfig
+from primus.engine.config.attention import AttentionConfig
+from primus.engine.config.model import InitConfig, ModelConfig
+from primus.engine.config.position import PositionConfig
 from primus.engine.model.builder import build_model
 from primus.engine.model.gpt import GPTModel
 from primus.engine.parallel.mesh import single_mesh

@@ -10,8 +10,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from primus.engine.config import DistConfig
-from primus.engine.config.model import AttentionConfig, InitConfig, ModelConfig, ParallelConfig, PositionConfig
+from primus.engine.config.attention import AttentionConfig
+from primus.engine.config.model import InitConfig, ModelConfig, ParallelConfig
 from primus.engine.config.pipeline import PipelineConfig, stage_of
+from primus.engine.config.position import PositionConfig
 from primus.engine.model.builder import build_model
 from primus.engine.model.gpt import GPTModel
 from primus.engine.parallel.layout import Layout

@@ -1,0 +1,7 @@
+"""Parts of the model, chosen from the configuration: each is picked here, once, so that no forward reads a flag.
+
+parts         norms and the rules that fill matrices
+ends          embedding, rotary tables, output
+attention     self-attention
+feed_forward  dense and sparse feed-forward halves
+"""

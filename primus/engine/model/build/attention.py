@@ -1,0 +1,97 @@
+"""Self-attention: the projections, the norms of heads, and the core that fits backend and context parallelism."""
+
+from torch import nn
+
+from primus.engine.config.model import ModelConfig
+from primus.engine.model.attention import ExplicitAttention, FusedAttention, GatheredHeads, OwnHeads, SelfAttention
+from primus.engine.model.build.parts import initial, norm_kind
+from primus.engine.model.context_attention import ExchangedAttention, GatheredAttention, RingAttention
+from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
+from primus.engine.model.norms import L2Norm
+from primus.engine.model.parameter import Place
+from primus.engine.model.recompute import Recompute, RecomputedModule
+
+__all__ = ["attention"]
+
+
+def attention(config: ModelConfig, place: Place, number: int) -> SelfAttention:
+    """Return the attention of layer `number`."""
+    a = config.attention
+    width, core = a.num_attention_heads * a.kv_channels, _core_attention(config, place, number)
+    return SelfAttention(
+        linear_qkv=ColumnParallelLinear(
+            place,
+            config.hidden_size,
+            width + 2 * a.num_query_groups * a.kv_channels,
+            bias=a.add_qkv_bias,
+            initial=initial(config),
+            overlap=config.tp_overlap.qkv,
+        ),
+        own_heads=_own_heads(config, place),
+        q_layernorm=_head_norm(config, place),
+        k_layernorm=_head_norm(config, place),
+        interleaved=config.position.rotary_interleaved,
+        core_attention=(
+            RecomputedModule(core, Recompute(place.streams)) if config.recompute.granularity == "selective" else core
+        ),
+        linear_proj=RowParallelLinear(
+            place,
+            width,
+            config.hidden_size,
+            bias=config.add_bias_linear,
+            initial=initial(config, deep=True),
+            overlap=config.tp_overlap.proj,
+        ),
+    )
+
+
+def _own_heads(config: ModelConfig, place: Place) -> OwnHeads | GatheredHeads:
+    groups, channels = config.attention.num_query_groups, config.attention.kv_channels
+    queries_per_group = config.attention.num_attention_heads // groups
+    if groups < place.tp.size:
+        return GatheredHeads(place.tp, groups, queries_per_group, channels)
+    return OwnHeads(groups // place.tp.size, queries_per_group, channels)
+
+
+def _core_attention(config: ModelConfig, place: Place, number: int) -> nn.Module:
+    a = config.attention
+    if place.cp.size > 1:
+        return _context_attention(config, place, number)
+    if a.query_key_layer_scaling:
+        scaling = number + 1
+        return ExplicitAttention(place, dropout=a.attention_dropout, softmax_in_fp32=a.softmax_in_fp32, layer_scaling=scaling)
+    return _plain_attention(config, place)
+
+
+def _plain_attention(config: ModelConfig, place: Place, share: tuple[int, int] = (0, 1)) -> nn.Module:
+    """Return attention over whole sequences for a share of the rank's heads."""
+    a = config.attention
+    if a.backend in ("unfused", "local"):
+        return ExplicitAttention(place, dropout=a.attention_dropout, softmax_in_fp32=a.softmax_in_fp32, share=share)
+    return FusedAttention(place, dropout=a.attention_dropout)
+
+
+def _context_attention(config: ModelConfig, place: Place, number: int) -> nn.Module:
+    ways, dropout = config.parallel.cp_comm_type, config.attention.attention_dropout
+    way = ways[number] if len(ways) > 1 else ways[0]
+    if way == "allgather":
+        return GatheredAttention(place.cp, place.streams, dropout=dropout)
+    if way == "a2a":
+        return ExchangedAttention(place.cp, _plain_attention(config, place, (place.cp.index, place.cp.size)))
+    if way == "a2a+p2p":
+        share = place.cp_exchange.index, place.cp_exchange.size
+        ring = RingAttention(place.cp_ring, place.streams, dropout=dropout, share=share)
+        return ExchangedAttention(place.cp_exchange, ring)
+    return RingAttention(place.cp, place.streams, dropout=dropout)
+
+
+def _head_norm(config: ModelConfig, place: Place) -> nn.Module | None:
+    if config.attention.qk_norm == "none":
+        return None
+    if config.attention.qk_norm == "l2":
+        return L2Norm(eps=config.norm_epsilon)
+    channels = config.attention.kv_channels
+    # Each rank norms its own heads, so the one gain of all heads gets a part of its gradient on every rank.
+    return norm_kind(config)(
+        place, channels, eps=config.norm_epsilon, one_plus=config.layernorm_1p, partial_grad=place.tp.size > 1
+    )

@@ -1,0 +1,56 @@
+"""The feed-forward half of a layer, dense or sparse."""
+
+from torch import nn
+
+from primus.engine.config.model import GATED_ACTIVATIONS, ModelConfig
+from primus.engine.kernels.activation import ACTIVATIONS
+from primus.engine.model.build.parts import initial
+from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
+from primus.engine.model.mlp import MLP
+from primus.engine.model.moe.experts import Experts
+from primus.engine.model.moe.layer import MoELayer, attach_losses
+from primus.engine.model.moe.router import Router
+from primus.engine.model.parameter import Place
+
+__all__ = ["feed_forward"]
+
+
+def feed_forward(config: ModelConfig, place: Place, number: int) -> nn.Module:
+    """Return the feed-forward half of layer `number`."""
+    if number in config.moe.layers:
+        return _moe(config, place)
+    return _mlp(config, place, config.ffn_hidden_size)
+
+
+def _moe(config: ModelConfig, place: Place) -> MoELayer:
+    m, h = config.moe, config.hidden_size
+    assert m.num_experts is not None
+    experts = Experts(
+        place,
+        experts=m.num_experts,
+        hidden=h,
+        width=m.ffn_hidden_size or config.ffn_hidden_size,
+        halves=2 if config.activation in GATED_ACTIVATIONS else 1,
+        activation=ACTIVATIONS[config.activation],
+        initial=initial(config),
+        deep=initial(config, deep=True),
+    )
+    shared = m.shared_expert_intermediate_size
+    return MoELayer(
+        router=Router(place, m, h, initial=initial(config)),
+        experts=experts,
+        shared_experts=None if shared is None else _mlp(config, place, shared),
+        attach=attach_losses,
+    )
+
+
+def _mlp(config: ModelConfig, place: Place, f: int) -> MLP:
+    halves = 2 if config.activation in GATED_ACTIVATIONS else 1
+    h, bias = config.hidden_size, config.add_bias_linear
+    return MLP(
+        linear_fc1=ColumnParallelLinear(
+            place, h, halves * f, bias=bias, initial=initial(config), blocks=halves, overlap=config.tp_overlap.fc1
+        ),
+        activation=ACTIVATIONS[config.activation],
+        linear_fc2=RowParallelLinear(place, f, h, bias=bias, initial=initial(config, deep=True), overlap=config.tp_overlap.fc2),
+    )

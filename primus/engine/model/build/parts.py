@@ -1,0 +1,34 @@
+"""What several parts of the model are made of: norms, and how matrices are filled."""
+
+import math
+
+from torch import nn
+
+from primus.engine.config.model import ModelConfig
+from primus.engine.model.norms import LayerNorm, RMSNorm
+from primus.engine.model.parameter import Initial, Place, normal, xavier_uniform
+
+__all__ = ["initial", "norm", "norm_kind"]
+
+
+def norm(config: ModelConfig, place: Place) -> nn.Module:
+    """Return the norm of the residual stream."""
+    return norm_kind(config)(
+        place,
+        config.hidden_size,
+        eps=config.norm_epsilon,
+        one_plus=config.layernorm_1p,
+        partial_grad=place.sequence_parallel,
+    )
+
+
+def norm_kind(config: ModelConfig) -> type[RMSNorm] | type[LayerNorm]:
+    """Return the class of the model's norms."""
+    return RMSNorm if config.normalization == "RMSNorm" else LayerNorm
+
+
+def initial(config: ModelConfig, *, deep: bool = False) -> Initial:
+    """Return the rule of a matrix; `deep` ones write into the residual stream and shrink with the depth of the whole model."""
+    if config.init.xavier_uniform:
+        return xavier_uniform()
+    return normal(config.init.method_std / math.sqrt(2 * config.num_layers) if deep else config.init.method_std)
