@@ -63,6 +63,8 @@ class ParallelConfig:
     """For `a2a+p2p`: ranks that exchange heads, and the length of the ring of such groups."""
     expert_model_parallel_size: int = 1
     """Ranks that share the experts."""
+    expert_tensor_parallel_size: int | None = None
+    """Ranks that share an expert's matrices; None: as many as share a layer's."""
     sequence_parallel: bool = False
     """Norms and dropouts work on a slice of the sequence on each tensor-parallel rank."""
     num_distributed_optimizer_instances: int = 1

@@ -6,7 +6,23 @@ from typing import Literal
 __all__ = ["CommunicatorConfig", "DistConfig", "GroupName", "MixedPrecisionConfig", "RNGConfig", "RunConfig"]
 
 Dtype = Literal["float64", "float32", "bfloat16", "float16"]
-GroupName = Literal["tp", "cp", "hcp", "dp", "dp_cp", "intra_dp_cp", "inter_dp_cp", "pp", "embd", "mp"]
+GroupName = Literal[
+    "tp",
+    "cp",
+    "hcp",
+    "dp",
+    "dp_cp",
+    "intra_dp_cp",
+    "inter_dp_cp",
+    "pp",
+    "embd",
+    "mp",
+    "etp_ep",
+    "expt_dp",
+    "intra_expt_dp",
+    "inter_expt_dp",
+    "expt_mp",
+]
 """The kinds of groups of a mesh; `hcp` are both levels of `a2a+p2p`."""
 
 

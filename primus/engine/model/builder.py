@@ -46,6 +46,9 @@ def build_model(
         cp=mesh.cp,
         cp_exchange=mesh.cp_exchange,
         cp_ring=mesh.cp_ring,
+        ep=mesh.ep,
+        etp=mesh.etp,
+        etp_ep=mesh.etp_ep,
         dtype=dtype,
         device=torch.device(device),
         weights_device=torch.device("meta" if config.init.meta_device else device),
@@ -68,7 +71,7 @@ def build_model(
     if config.init.meta_device:
         return tuple(chunks)
     if config.init.perform:
-        initialise(chunks, seed=seed, tp=mesh.tp)
+        initialise(chunks, seed=seed, division=mesh)
     else:
         zero_padding(chunks, tp=mesh.tp)
     return tuple(chunks)

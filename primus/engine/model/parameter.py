@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from primus.engine.parallel.mesh import Group
+from primus.engine.parallel.mesh import Group, Part
 from primus.engine.parallel.random import RandomStreams
 from primus.engine.parallel.sharding import Sharding, local_shape
 
@@ -28,6 +28,9 @@ class Place:
     cp: Group
     cp_exchange: Group
     cp_ring: Group
+    ep: Part
+    etp: Part
+    etp_ep: Group
     dtype: torch.dtype
     device: torch.device
     weights_device: torch.device
@@ -44,7 +47,7 @@ class Place:
 
 def declare(place: Place, shape: tuple[int, ...], sharding: Sharding, initial: Initial) -> nn.Parameter:
     """Return an unfilled parameter: this rank's slice of a tensor of the global `shape`."""
-    local = local_shape(shape, sharding, place.tp)
+    local = local_shape(shape, sharding, place)
     parameter = nn.Parameter(torch.empty(local, dtype=place.dtype, device=place.weights_device))
     parameter.sharding = sharding  # type: ignore[attr-defined]
     parameter.initial = initial  # type: ignore[attr-defined]

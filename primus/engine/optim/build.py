@@ -61,9 +61,10 @@ def _flat_range(owned: OwnedRange, config: OptimizerConfig, mesh: Mesh, *, num_s
 def _piece(segment: Segment, owned: OwnedRange, config: OptimizerConfig, mesh: Mesh) -> Piece:
     sharding = sharding_of(segment.param)
     flat = owned.model[segment.start : segment.start + segment.numel]
-    real = flat_range_shards(flat, segment.param_start, segment.param.shape, sharding, mesh.tp)
-    # A parameter that every tensor-parallel rank holds whole is counted on the first of them.
-    counts = (sharding.dim is not None or mesh.tp.index == 0) and not sharding.is_copy
+    real = flat_range_shards(flat, segment.param_start, segment.param.shape, sharding, mesh)
+    # What every tensor-parallel rank holds whole is counted on the first of them.
+    sharers = mesh.etp if sharding.is_expert else mesh.tp
+    counts = (sharding.dim is not None or sharers.index == 0) and not sharding.is_copy
     return Piece(
         name=segment.name,
         param=segment.param,

@@ -211,7 +211,7 @@ class Optimizer:
             for piece in r.pieces:
                 for kind, flat in kinds.items():
                     part = flat_range_shards(
-                        flat[piece.start : piece.stop], piece.param_start, piece.param.shape, piece.sharding, self._mesh.tp
+                        flat[piece.start : piece.stop], piece.param_start, piece.param.shape, piece.sharding, self._mesh
                     )
                     name = f"optimizer.state.{kind}.{piece.name}"
                     shards[name] = join(shards.get(name), part)

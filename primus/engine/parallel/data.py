@@ -85,13 +85,13 @@ class GradientBuffers:
         """Return the rectangles of every parameter that this rank holds for good, under global names."""
         is_whole = isinstance(self._weights, WholeWeights)
         held = ((name, param) for name, param in global_parameters(self._chunks) if is_whole or param not in self._slots)
-        shards = weight_shards(held, self._mesh.tp)
+        shards = weight_shards(held, self._mesh)
         if is_whole:
             return shards
         for owned in self.ranges():
             for segment in owned.segments:
                 flat, shape = owned.model[segment.start : segment.start + segment.numel], segment.param.shape
-                part = flat_range_shards(flat, segment.param_start, shape, sharding_of(segment.param), self._mesh.tp)
+                part = flat_range_shards(flat, segment.param_start, shape, sharding_of(segment.param), self._mesh)
                 shards[segment.name] = join(shards.get(segment.name), part)
         return shards
 

@@ -84,7 +84,7 @@ class FullyShardedDataParallel:
     def weight_shards(self) -> dict[str, Shards]:
         """Return this rank's rows, under global names."""
         return {
-            rows.name: flat_range_shards(rows.data, rows.first, rows.param.shape, sharding_of(rows.param), self._mesh.tp)
+            rows.name: flat_range_shards(rows.data, rows.first, rows.param.shape, sharding_of(rows.param), self._mesh)
             for rows in self._rows
             if rows.data.numel()
         }

@@ -71,6 +71,7 @@ class Layout:
             context=parallel.context_parallel_size,
             pipeline=parallel.pipeline_model_parallel_size,
             expert=parallel.expert_model_parallel_size,
+            expert_tensor=parallel.expert_tensor_parallel_size,
             use_tp_pp_dp_mapping=parallel.use_tp_pp_dp_mapping,
         )
 

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,10 +16,10 @@ from torch.distributed import ProcessGroup
 
 from primus.engine.config import DistConfig, GroupName, ParallelConfig
 from primus.engine.parallel.communicator import Communicator, communicator_of
-from primus.engine.parallel.layout import Axis, Coordinates, Layout
+from primus.engine.parallel.layout import Axis, Coordinates, Grid, Layout
 from primus.errors import ConfigError
 
-__all__ = ["Group", "Mesh", "build_mesh", "single_mesh"]
+__all__ = ["Group", "Mesh", "Part", "build_mesh", "single_mesh"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,6 +37,14 @@ class Group:
     def size(self) -> int:
         """Number of ranks."""
         return len(self.ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of equal parts."""
+
+    index: int
+    size: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -70,7 +79,21 @@ class Mesh:
     embd: Group
     """First and last of `pp`, on these two: they hold a tied embedding each."""
     mp: Group
-    """Tensor x pipeline: ranks that together hold one copy of the model."""
+    """Tensor x pipeline: ranks that together hold one copy of the dense parameters."""
+    ep: Part
+    """This rank's part of the experts."""
+    etp: Part
+    """Its part of their matrices."""
+    etp_ep: Group
+    """Ranks that hold one copy of a stage's experts: tokens are exchanged here."""
+    expt_dp: Group
+    """Ranks that hold the same parts of the same experts: their gradients are reduced here."""
+    intra_expt_dp: Group
+    """Neighbours in `expt_dp` that divide one optimizer state."""
+    inter_expt_dp: Group
+    """Ranks in `expt_dp` that hold the same part of the instances' states."""
+    expt_mp: Group
+    """Ranks that together hold one copy of the experts of all stages."""
 
 
 def single_mesh(device: torch.device | str = "cpu") -> Mesh:
@@ -98,6 +121,7 @@ def build_mesh(
     _check_agreed(agreed or {})
     make = _Groups(layout, dist.get_rank(), config, device)
     pp, cp, dp_cp = make.axes("pp", "pp"), make.axes("cp", "cp"), make.axes("dp_cp", "dp", "cp")
+    tp, mp = make.axes("tp", "tp"), make.axes("mp", "tp", "pp")
     near = parallel.hierarchical_context_parallel_sizes[0] if parallel.hierarchical_context_parallel_sizes else cp.size
     exchange, ring = make.levels("hcp", "hcp", cp, near)
     intra, inter = make.levels("intra_dp_cp", "inter_dp_cp", dp_cp, dp_cp.size // parallel.num_distributed_optimizer_instances)
@@ -107,7 +131,7 @@ def build_mesh(
         device=device,
         coordinates=layout.coordinates(make.rank),
         world=make.world,
-        tp=make.axes("tp", "tp"),
+        tp=tp,
         cp=cp,
         cp_exchange=exchange,
         cp_ring=ring,
@@ -116,9 +140,10 @@ def build_mesh(
         intra_dp_cp=intra,
         inter_dp_cp=inter,
         pp=pp,
-        mp=make.axes("mp", "tp", "pp"),
+        mp=mp,
         pp_down=make.second("pp", pp),
         embd=make.ends("embd", pp),
+        **_expert_groups(make, tp, dp_cp, mp, parallel.num_distributed_optimizer_instances),
     )
 
 
@@ -142,7 +167,30 @@ def _single(layout: Layout, device: torch.device) -> Mesh:
         pp_down=alone,
         embd=alone,
         mp=alone,
+        ep=Part(0, 1),
+        etp=Part(0, 1),
+        etp_ep=alone,
+        expt_dp=alone,
+        intra_expt_dp=alone,
+        inter_expt_dp=alone,
+        expt_mp=alone,
     )
+
+
+def _expert_groups(make: "_Groups", tp: Group, dp_cp: Group, mp: Group, instances: int) -> dict[str, Any]:
+    """Return the groups of the expert grid, which are the dense ones given where they have the same ranks."""
+    expt_dp = make.alike("expt_dp", dp_cp, "dp")
+    # Instances that do not divide the copies of an expert are refused by a rule; nothing divides one without experts.
+    intra, inter = make.levels("intra_expt_dp", "inter_expt_dp", expt_dp, max(1, expt_dp.size // instances))
+    return {
+        "ep": make.part("ep"),
+        "etp": make.part("tp"),
+        "etp_ep": make.alike("etp_ep", tp, "tp", "ep"),
+        "expt_dp": expt_dp,
+        "intra_expt_dp": intra,
+        "inter_expt_dp": inter,
+        "expt_mp": make.alike("expt_mp", mp, "tp", "ep", "pp"),
+    }
 
 
 class _Groups:
@@ -159,7 +207,18 @@ class _Groups:
 
     def axes(self, name: GroupName, *axes: Axis) -> Group:
         """Return the ranks that differ from this one in `axes` alone."""
-        return self._group(name, next(ranks for ranks in self._layout.groups(*axes) if self.rank in ranks))
+        return self._group(name, self._ranks(axes, "dense"))
+
+    def alike(self, name: GroupName, dense: Group, *axes: Axis) -> Group:
+        """Return the ranks that differ in `axes` of the expert grid; `dense` itself if it has these ranks and `name` no settings."""
+        ranks = self._ranks(axes, "expert")
+        has_settings = communicator_of(self._config, name, self._device).settings is not None
+        return self._group(name, ranks) if has_settings or ranks != dense.ranks else dense
+
+    def part(self, axis: Axis) -> Part:
+        """Return this rank's place on an axis of the expert grid; nobody communicates along it."""
+        ranks = self._ranks((axis,), "expert")
+        return Part(ranks.index(self.rank), len(ranks))
 
     def levels(self, near_name: GroupName, far_name: GroupName, whole: Group, near: int) -> tuple[Group, Group]:
         """Cut a group into neighbourhoods of `near` ranks; return this rank's one, and the ranks of its place in all."""
@@ -178,6 +237,9 @@ class _Groups:
             return self._group(name, pp.ranks)
         ranks = pp.ranks[:: pp.size - 1] if pp.index in (0, pp.size - 1) else pp.ranks[1:-1]
         return Group(ranks, ranks.index(self.rank), self._handle(name, ranks))
+
+    def _ranks(self, axes: tuple[Axis, ...], grid: Grid) -> tuple[int, ...]:
+        return next(ranks for ranks in self._layout.groups(*axes, grid=grid) if self.rank in ranks)
 
     def _group(self, name: GroupName, ranks: tuple[int, ...]) -> Group:
         if len(ranks) == 1:

@@ -7,14 +7,16 @@ rectangles of all ranks cover every element of the global tensor once for each r
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from primus.engine.parallel.mesh import Group
+from primus.engine.parallel.mesh import Group, Part
 
 __all__ = [
     "Chunk",
+    "Division",
     "Sharding",
     "Shards",
     "flat_range_shards",
@@ -29,6 +31,22 @@ __all__ = [
 ]
 
 
+class Division(Protocol):
+    """How this rank shares parameters with others: a `Mesh` says it."""
+
+    @property
+    def tp(self) -> Part | Group:
+        """Matrices."""
+
+    @property
+    def ep(self) -> Part:
+        """Experts."""
+
+    @property
+    def etp(self) -> Part:
+        """Matrices of experts."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sharding:
     """Division of one parameter."""
@@ -37,6 +55,8 @@ class Sharding:
     """Divided dim; None: every rank holds all of it."""
     blocks: int = 1
     """Equal blocks along `dim`, each divided over the group: 2 for the gate and linear half of a gated MLP."""
+    is_expert: bool = False
+    """Dim 0 counts experts, which ranks divide as well; `dim` is divided over fewer ranks, those that share an expert."""
     sequence_parallel_grad: bool = False
     """Replicated, but each rank's gradient covers its slice of the sequence only: the gradients are summed over the group."""
     is_embedding_or_output: bool = False
@@ -88,43 +108,45 @@ def sharding_of(parameter: nn.Parameter) -> Sharding:
     return sharding
 
 
-def local_shape(shape: Sequence[int], sharding: Sharding, group: Group) -> tuple[int, ...]:
-    """Return the shape that a rank of the group holds of a tensor of global `shape`."""
-    if sharding.dim is None:
-        return tuple(shape)
-    unit = sharding.blocks * group.size
-    size = shape[sharding.dim]
-    assert size % unit == 0, f"dim {sharding.dim} of {tuple(shape)} is not divisible by {unit}"
-    return (*shape[: sharding.dim], size // group.size, *shape[sharding.dim + 1 :])
+def local_shape(shape: Sequence[int], sharding: Sharding, division: Division) -> tuple[int, ...]:
+    """Return the shape that a rank holds of a tensor of global `shape`."""
+    local = list(shape)
+    for axis in _axes(sharding, division):
+        unit = axis.blocks * axis.part.size
+        assert local[axis.dim] % unit == 0, f"dim {axis.dim} of {tuple(shape)} is not divisible by {unit}"
+        local[axis.dim] //= axis.part.size
+    return tuple(local)
 
 
-def global_shape(local: Sequence[int], sharding: Sharding, group: Group) -> tuple[int, ...]:
+def global_shape(local: Sequence[int], sharding: Sharding, division: Division) -> tuple[int, ...]:
     """Return the global shape, padding rows left out."""
     whole = list(local)
-    if sharding.dim is not None:
-        whole[sharding.dim] *= group.size
+    for axis in _axes(sharding, division):
+        whole[axis.dim] *= axis.part.size
     if sharding.valid_rows is not None:
         whole[0] = sharding.valid_rows
     return tuple(whole)
 
 
-def slice_global(full: Tensor, sharding: Sharding, group: Group) -> Tensor:
-    """Return this rank's part of a whole tensor (padding rows included), as new memory if it is divided."""
-    if sharding.dim is None or group.size == 1:
-        return full
-    parts = [block.chunk(group.size, sharding.dim)[group.index] for block in full.chunk(sharding.blocks, sharding.dim)]
-    return torch.cat(parts, dim=sharding.dim)
+def slice_global(full: Tensor, sharding: Sharding, division: Division) -> Tensor:
+    """Return this rank's part of a whole tensor (padding rows included), as new memory if `dim` is divided."""
+    for dim, blocks, part in _axes(sharding, division):
+        if part.size > 1:
+            parts = [block.chunk(part.size, dim)[part.index] for block in full.chunk(blocks, dim)]
+            full = parts[0] if blocks == 1 else torch.cat(parts, dim=dim)
+    return full
 
 
-def parameter_shards(data: Tensor, sharding: Sharding, group: Group) -> Shards:
+def parameter_shards(data: Tensor, sharding: Sharding, division: Division) -> Shards:
     """Return the rectangles of a rank's whole local tensor."""
     full = tuple((0, size) for size in data.shape)
-    return Shards(global_shape(data.shape, sharding, group), data.dtype, list(_place(data, full, data.shape, sharding, group)))
+    chunks = list(_place(data, full, data.shape, sharding, division))
+    return Shards(global_shape(data.shape, sharding, division), data.dtype, chunks)
 
 
-def weight_shards(parameters: Iterable[tuple[str, nn.Parameter]], group: Group) -> dict[str, Shards]:
-    """Return the rectangles of named parameters that a rank holds whole as far as `group` does not divide them."""
-    return {name: parameter_shards(parameter.data, sharding_of(parameter), group) for name, parameter in parameters}
+def weight_shards(parameters: Iterable[tuple[str, nn.Parameter]], division: Division) -> dict[str, Shards]:
+    """Return the rectangles of named parameters that a rank holds whole as far as `division` does not divide them."""
+    return {name: parameter_shards(parameter.data, sharding_of(parameter), division) for name, parameter in parameters}
 
 
 def join(known: Shards | None, part: Shards) -> Shards:
@@ -132,7 +154,7 @@ def join(known: Shards | None, part: Shards) -> Shards:
     return part if known is None else Shards(part.global_shape, part.dtype, [*known.chunks, *part.chunks])
 
 
-def flat_range_shards(flat: Tensor, start: int, shape: Sequence[int], sharding: Sharding, group: Group) -> Shards:
+def flat_range_shards(flat: Tensor, start: int, shape: Sequence[int], sharding: Sharding, division: Division) -> Shards:
     """Return the rectangles of a flat piece of a local tensor of `shape` whose first element is `start`.
 
     A range that begins or ends within a row has a rectangle for its first and last row and one for the rows between.
@@ -141,8 +163,8 @@ def flat_range_shards(flat: Tensor, start: int, shape: Sequence[int], sharding: 
     for position, rectangle in _rectangles(start, start + flat.numel(), tuple(shape)):
         size = math.prod(b - a for a, b in rectangle)
         data = flat[position - start : position - start + size].view([b - a for a, b in rectangle])
-        chunks += _place(data, rectangle, shape, sharding, group)
-    return Shards(global_shape(shape, sharding, group), flat.dtype, chunks)
+        chunks += _place(data, rectangle, shape, sharding, division)
+    return Shards(global_shape(shape, sharding, division), flat.dtype, chunks)
 
 
 Rectangle = tuple[tuple[int, int], ...]
@@ -176,19 +198,41 @@ def _in_row(row: int, start: int, stop: int, shape: tuple[int, ...]) -> Iterator
         yield base + position, ((row, row + 1), *rectangle)
 
 
-def _place(data: Tensor, local: Rectangle, shape: Sequence[int], sharding: Sharding, group: Group) -> Iterator[Chunk]:
-    """Give a local rectangle its global offsets: it is cut where blocks of the divided dim meet, and before padding."""
-    if sharding.dim is None:
-        yield from _without_padding(data, [a for a, _ in local], sharding)
+class _Axis(NamedTuple):
+    """A divided dim: each of its `blocks` equal stretches is cut into equal parts."""
+
+    dim: int
+    blocks: int
+    part: Part | Group
+
+
+def _axes(sharding: Sharding, division: Division) -> list[_Axis]:
+    axes = [_Axis(0, 1, division.ep)] if sharding.is_expert else []
+    if sharding.dim is not None:
+        axes.append(_Axis(sharding.dim, sharding.blocks, division.etp if sharding.is_expert else division.tp))
+    return axes
+
+
+def _place(data: Tensor, local: Rectangle, shape: Sequence[int], sharding: Sharding, division: Division) -> Iterator[Chunk]:
+    """Give a local rectangle its global offsets: it is cut where blocks of a divided dim meet, and before padding."""
+    for piece, offsets in _cut(data, local, shape, _axes(sharding, division)):
+        yield from _without_padding(piece, offsets, sharding)
+
+
+def _cut(data: Tensor, local: Rectangle, shape: Sequence[int], axes: Sequence[_Axis]) -> Iterator[tuple[Tensor, list[int]]]:
+    if not axes:
+        yield data, [a for a, _ in local]
         return
-    dim, length = sharding.dim, shape[sharding.dim] // sharding.blocks
+    (dim, blocks, part), *others = axes
+    length = shape[dim] // blocks
     start, stop = local[dim]
     while start < stop:
         block = start // length
         end = min(stop, (block + 1) * length)
-        offsets = [a for a, _ in local]
-        offsets[dim] = block * length * group.size + group.index * length + start - block * length
-        yield from _without_padding(data.narrow(dim, start - local[dim][0], end - start), offsets, sharding)
+        piece = data.narrow(dim, start - local[dim][0], end - start)
+        for smaller, offsets in _cut(piece, (*local[:dim], (start, end), *local[dim + 1 :]), shape, others):
+            offsets[dim] = block * length * part.size + part.index * length + start - block * length
+            yield smaller, offsets
         start = end
 
 

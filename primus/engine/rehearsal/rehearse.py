@@ -211,7 +211,7 @@ def _parameters(parts: Parts) -> Iterator[record.ParameterKind]:
     kinds: Counter[tuple[str, tuple[int, ...], tuple[int, ...], str]] = Counter()
     for name, parameter in global_parameters(parts.chunks):
         sharding = sharding_of(parameter)
-        whole = global_shape(parameter.shape, replace(sharding, valid_rows=None), parts.mesh.tp)
+        whole = global_shape(parameter.shape, replace(sharding, valid_rows=None), parts.mesh)
         kind = re.sub(r"\.\d+\.", ".*.", name)
         kinds[kind, tuple(parameter.shape), whole, str(parameter.dtype).removeprefix("torch.")] += 1
     for (name, local, whole, dtype), count in kinds.items():

@@ -124,7 +124,7 @@ def _data_parallel(config: ConfigContainer, chunks: tuple[GPTModel, ...], mesh: 
     grad_dtype = dtype_of(config.mixed_precision.grad_dtype)
     per_token = config.train.calculate_per_token_loss
     units = [chunk.units() for chunk in chunks]
-    fill = partial(initialise_parameter, seed=config.rng.seed, tp=mesh.tp) if config.model.init.perform else None
+    fill = partial(initialise_parameter, seed=config.rng.seed, division=mesh) if config.model.init.perform else None
     if config.ddp.use_torch_fsdp2 and mesh.intra_dp_cp.size > 1:
         return FullyShardedDataParallel(chunks[0], units[0], mesh, grad_dtype=grad_dtype, per_token=per_token, fill=fill)
     buffers = GradientBuffers(chunks, config.ddp, mesh, grad_dtype=grad_dtype, per_token=per_token, units=units, fill=fill)
@@ -142,7 +142,7 @@ def _restore(parts: Parts, start: Start) -> None:
     loaded = load_checkpoint(
         start if trainer else replace(start, load_optim=False),
         parts.config.checkpoint,
-        model=trainer.buffers.weight_shards() if trainer else weight_shards(global_parameters(parts.chunks), parts.mesh.tp),
+        model=trainer.buffers.weight_shards() if trainer else weight_shards(global_parameters(parts.chunks), parts.mesh),
         optimizer=trainer.optimizer.state_shards() if trainer else {},
         container=serialize.to_dict(parts.config),
         mesh=parts.mesh,

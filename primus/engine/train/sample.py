@@ -44,7 +44,7 @@ def sample_run(config_file: Path, *, prompt: str, max_new_tokens: int, temperatu
         seed=config.rng.seed,
         streams=RandomStreams(config.rng.seed, mesh.coordinates, device),
     )
-    load_weights(iteration_folder(base, iteration), weight_shards(global_parameters([model]), mesh.tp), mesh=mesh)
+    load_weights(iteration_folder(base, iteration), weight_shards(global_parameters([model]), mesh), mesh=mesh)
     ids = generate(
         model,
         context,

@@ -123,14 +123,14 @@ def _run(mesh: Mesh, values: int, *, sharded_optimizer: bool, dtype: torch.dtype
     model, optimizer = {}, {}
     for name, (_, sharding) in SHARDINGS.items():
         local = _slice(whole[name], sharding, mesh).to(dtype)
-        model[name] = parameter_shards(local, sharding, mesh.tp)
+        model[name] = parameter_shards(local, sharding, mesh)
     for kind in KINDS:
         locals_ = {name: _slice(whole[f"optimizer.state.{kind}.{name}"], s, mesh) for name, (_, s) in SHARDINGS.items()}
         if sharded_optimizer:
             optimizer |= _flat_part(kind, locals_, mesh)
         else:
             for name, local in locals_.items():
-                optimizer[f"optimizer.state.{kind}.{name}"] = parameter_shards(local, SHARDINGS[name][1], mesh.tp)
+                optimizer[f"optimizer.state.{kind}.{name}"] = parameter_shards(local, SHARDINGS[name][1], mesh)
     return SmallRun(mesh, RandomStreams(7, mesh.coordinates), model, optimizer, values)
 
 
@@ -138,7 +138,7 @@ def _slice(whole: Tensor, sharding: Sharding, mesh: Mesh) -> Tensor:
     if sharding.valid_rows is not None:
         padded = math.ceil(whole.shape[0] / (2 * mesh.tp.size)) * 2 * mesh.tp.size
         whole = torch.cat([whole, whole.new_full((padded - whole.shape[0], *whole.shape[1:]), 9.0)])
-    return slice_global(whole, sharding, mesh.tp).clone()
+    return slice_global(whole, sharding, mesh).clone()
 
 
 def _flat_part(kind: str, locals_: dict[str, Tensor], mesh: Mesh) -> dict[str, Shards]:
@@ -152,7 +152,7 @@ def _flat_part(kind: str, locals_: dict[str, Tensor], mesh: Mesh) -> dict[str, S
         if start < stop:
             piece = flat[start:stop]
             result[f"optimizer.state.{kind}.{name}"] = flat_range_shards(
-                piece, start - position, local.shape, SHARDINGS[name][1], mesh.tp
+                piece, start - position, local.shape, SHARDINGS[name][1], mesh
             )
         position += local.numel()
     return result

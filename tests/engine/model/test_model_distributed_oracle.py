@@ -67,7 +67,7 @@ def train(rank: int, tensor_parallel: int) -> dict[str, Any]:
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[f"w0/{name}"])
-            assert torch.equal(parameter, slice_global(whole[f"w0/{name}"], sharding_of(parameter), mesh.tp)), name
+            assert torch.equal(parameter, slice_global(whole[f"w0/{name}"], sharding_of(parameter), mesh)), name
     groups = [
         {"params": [p for p in parameters.values() if decayed(p)], "weight_decay": 0.1},
         {"params": [p for p in parameters.values() if not decayed(p)], "weight_decay": 0.0},
@@ -89,7 +89,7 @@ def train(rank: int, tensor_parallel: int) -> dict[str, Any]:
             group["lr"] = iteration["lr"]
         optimizer.step()
     for name, parameter in parameters.items():
-        expected = slice_global(whole[f"w_end/{name}"], sharding_of(parameter), mesh.tp)
+        expected = slice_global(whole[f"w_end/{name}"], sharding_of(parameter), mesh)
         torch.testing.assert_close(parameter.detach(), expected, **description["tolerance"]["w_end"])
     return {"sums": sums, "norms": norms}
 

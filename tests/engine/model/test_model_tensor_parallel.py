@@ -100,7 +100,7 @@ def summed(parameter: torch.nn.Parameter, mesh: Mesh) -> Tensor:
 def whole(local: dict[str, Tensor], model: GPTModel, mesh: Mesh) -> dict[str, Tensor]:
     """Put the ranks' rectangles together; replicated tensors arrive from every rank and have to agree."""
     parameters = dict(model.named_parameters())
-    shards = {name: parameter_shards(tensor, sharding_of(parameters[name]), mesh.tp) for name, tensor in local.items()}
+    shards = {name: parameter_shards(tensor, sharding_of(parameters[name]), mesh) for name, tensor in local.items()}
     own = {name: [(chunk.offsets, chunk.data.clone()) for chunk in shard.chunks] for name, shard in shards.items()}
     full = {name: torch.full(shard.global_shape, torch.nan, dtype=shard.dtype) for name, shard in shards.items()}
     for name, offsets, data in [(n, *c) for part in all_gather_object(own, mesh.tp) for n, cs in part.items() for c in cs]:

@@ -110,8 +110,7 @@ class Run:
         """Return this rank's rectangles of weights and state."""
         self.buffers.finish_param_gather()
         shards: dict[str, Shards] = {
-            name: parameter_shards(param.data, sharding_of(param), self.mesh.tp)
-            for name, param in self.model.named_parameters()
+            name: parameter_shards(param.data, sharding_of(param), self.mesh) for name, param in self.model.named_parameters()
         }
         shards |= self.optimizer.state_shards()
         return {

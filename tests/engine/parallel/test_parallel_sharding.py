@@ -2,11 +2,12 @@
 
 import itertools
 import random
+from typing import NamedTuple
 
 import pytest
 import torch
 
-from primus.engine.parallel.mesh import Group
+from primus.engine.parallel.mesh import Part
 from primus.engine.parallel.sharding import (
     Sharding,
     Shards,
@@ -30,8 +31,16 @@ CASES = [
 ]
 
 
-def group(size: int, index: int) -> Group:
-    return Group(tuple(range(size)), index)
+class Ranks(NamedTuple):
+    """Where a rank stands."""
+
+    tp: Part = Part(0, 1)
+    ep: Part = Part(0, 1)
+    etp: Part = Part(0, 1)
+
+
+def ranks(size: int, index: int) -> Ranks:
+    return Ranks(tp=Part(index, size))
 
 
 def add(whole: torch.Tensor, counts: torch.Tensor, shards: Shards) -> None:
@@ -49,9 +58,9 @@ def test_parameter_chunks_rebuild_the_global_tensor(size: int, shape: tuple[int,
     rows = sharding.valid_rows or shape[0]
     whole, counts = torch.zeros(full[:rows].shape), torch.zeros(full[:rows].shape)
     for rank in range(size):
-        local = slice_global(full, sharding, group(size, rank))
-        assert tuple(local.shape) == local_shape(shape, sharding, group(size, rank))
-        add(whole, counts, parameter_shards(local, sharding, group(size, rank)))
+        local = slice_global(full, sharding, ranks(size, rank))
+        assert tuple(local.shape) == local_shape(shape, sharding, ranks(size, rank))
+        add(whole, counts, parameter_shards(local, sharding, ranks(size, rank)))
     assert torch.equal(whole, full[:rows])
     assert counts.unique().tolist() == [size if sharding.dim is None else 1]
 
@@ -64,11 +73,11 @@ def test_flat_pieces_rebuild_the_global_tensor(pieces: int, shape: tuple[int, ..
     rows = sharding.valid_rows or shape[0]
     whole, counts = torch.zeros(full[:rows].shape), torch.zeros(full[:rows].shape)
     for rank in range(size):
-        local = slice_global(full, sharding, group(size, rank)).contiguous()
+        local = slice_global(full, sharding, ranks(size, rank)).contiguous()
         bounds = [round(i * local.numel() / pieces) for i in range(pieces + 1)]
         for start, stop in itertools.pairwise(bounds):
             flat = local.flatten()[start:stop]
-            add(whole, counts, flat_range_shards(flat, start, local.shape, sharding, group(size, rank)))
+            add(whole, counts, flat_range_shards(flat, start, local.shape, sharding, ranks(size, rank)))
     assert torch.equal(whole, full[:rows])
     assert counts.unique().tolist() == [1]
 
@@ -89,23 +98,46 @@ def test_any_shape_cut_into_any_ranges_on_any_number_of_ranks_rebuilds_the_globa
     real = full if valid is None else full[:valid]
     whole, counts = torch.zeros_like(real), torch.zeros_like(real)
     for rank in range(size):
-        local = slice_global(full, sharding, group(size, rank)).contiguous()
+        local = slice_global(full, sharding, ranks(size, rank)).contiguous()
         cuts = sorted(draw.randint(0, local.numel()) for _ in range(draw.randint(0, 6)))
         for start, stop in itertools.pairwise([0, *cuts, local.numel()]):
-            add(whole, counts, flat_range_shards(local.flatten()[start:stop], start, local.shape, sharding, group(size, rank)))
+            add(whole, counts, flat_range_shards(local.flatten()[start:stop], start, local.shape, sharding, ranks(size, rank)))
     assert torch.equal(whole, real)
     assert counts.eq(1).all()
 
 
+EXPERTS = [
+    ((4, 12, 5), Sharding(dim=1, blocks=2, is_expert=True)),
+    ((4, 5, 12), Sharding(dim=2, is_expert=True)),
+    ((4, 6), Sharding(dim=None, is_expert=True)),
+]
+
+
+@pytest.mark.parametrize(("shape", "sharding"), EXPERTS)
+@pytest.mark.parametrize(("ep", "etp"), [(1, 2), (2, 1), (4, 2), (2, 3)])
+def test_experts_are_divided_by_number_and_by_matrix(ep: int, etp: int, shape: tuple[int, ...], sharding: Sharding) -> None:
+    full = torch.randn(shape)
+    whole, counts = torch.zeros(shape), torch.zeros(shape)
+    for expert, matrix in itertools.product(range(ep), range(etp)):
+        rank = Ranks(tp=Part(1, 3), ep=Part(expert, ep), etp=Part(matrix, etp))
+        local = slice_global(full, sharding, rank).contiguous()
+        assert tuple(local.shape) == local_shape(shape, sharding, rank)
+        half = local.numel() // 2 + 1
+        add(whole, counts, flat_range_shards(local.flatten()[:half], 0, local.shape, sharding, rank))
+        add(whole, counts, flat_range_shards(local.flatten()[half:], half, local.shape, sharding, rank))
+    assert torch.equal(whole, full)
+    assert counts.unique().tolist() == [etp if sharding.dim is None else 1]
+
+
 def test_blocks_are_divided_one_by_one() -> None:
     gate_and_up = torch.arange(8)
-    parts = [slice_global(gate_and_up, Sharding(dim=0, blocks=2), group(2, rank)).tolist() for rank in range(2)]
+    parts = [slice_global(gate_and_up, Sharding(dim=0, blocks=2), ranks(2, rank)).tolist() for rank in range(2)]
     assert parts == [[0, 1, 4, 5], [2, 3, 6, 7]]
 
 
 def test_a_range_within_a_row_is_one_rectangle_and_others_have_a_head_and_a_tail() -> None:
     def rectangles(start: int, stop: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-        shards = flat_range_shards(torch.zeros(stop - start), start, (4, 6), Sharding(dim=1), group(2, 1))
+        shards = flat_range_shards(torch.zeros(stop - start), start, (4, 6), Sharding(dim=1), ranks(2, 1))
         return [(chunk.offsets, tuple(chunk.data.shape)) for chunk in shards.chunks]
 
     assert rectangles(7, 10) == [((1, 7), (1, 3))]
@@ -116,7 +148,7 @@ def test_a_range_within_a_row_is_one_rectangle_and_others_have_a_head_and_a_tail
 
 def test_chunks_are_views_so_that_loading_in_place_reaches_the_state() -> None:
     flat = torch.zeros(7)
-    shards = flat_range_shards(flat, 3, (4, 3), Sharding(dim=0), group(1, 0))
+    shards = flat_range_shards(flat, 3, (4, 3), Sharding(dim=0), ranks(1, 0))
     for chunk in shards.chunks:
         chunk.data.fill_(1.0)
     assert flat.sum() == 7
