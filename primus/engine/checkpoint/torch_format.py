@@ -208,14 +208,22 @@ def _name(mesh: Mesh) -> str:
 
 
 def _layout(mesh: Mesh) -> dict[str, int]:
-    return {"tensor": mesh.layout.tensor, "pipeline": mesh.layout.pipeline}
+    sizes = {"tensor": mesh.layout.tensor, "pipeline": mesh.layout.pipeline}
+    if mesh.etp.size != mesh.tp.size:
+        # A folder's ranks then hold a part of the experts only.
+        sizes |= {"expert": mesh.ep.size, "expert_tensor": mesh.etp.size}
+    return sizes
 
 
 def _other_layout(folder: Path, saved: Mapping[str, int] | None, mesh: Mesh) -> str:
     if saved is None:
         return f"{folder} is of ckpt_format torch and was not written by Primus; convert it to torch_dist first"
+    names = {"tensor": "tensor_model", "pipeline": "pipeline_model", "expert": "expert_model", "expert_tensor": "expert_tensor"}
+
+    def said(sizes: Mapping[str, int]) -> str:
+        return " and ".join(f"{names[name]}_parallel_size {size}" for name, size in sizes.items())
+
     return (
-        f"{folder} was saved with ckpt_format torch by tensor_model_parallel_size {saved['tensor']} and "
-        f"pipeline_model_parallel_size {saved['pipeline']}, and loads into these only; the run has {mesh.layout.tensor} and "
-        f"{mesh.layout.pipeline}. Keep the sizes, or save with ckpt_format torch_dist, which loads into any layout"
+        f"{folder} was saved with ckpt_format torch by {said(saved)}, and loads into these only; the run has "
+        f"{said(_layout(mesh))}. Keep the sizes, or save with ckpt_format torch_dist, which loads into any layout"
     )

@@ -17,7 +17,8 @@ from torch import Tensor
 from primus.engine.config import OptimizerConfig
 from primus.engine.optim.flat import FlatRange
 from primus.engine.optim.grouping import UpdateGroup
-from primus.engine.optim.norm import clip_divisor, count_zeros, global_norm, sum_of_squares
+from primus.engine.optim.kinds import kinds_of
+from primus.engine.optim.norm import clip_divisor
 from primus.engine.optim.rule import Hyper, UpdateRule
 from primus.engine.optim.schedule import OptParamScheduler
 from primus.engine.parallel.data_parallel import DataParallel
@@ -66,14 +67,8 @@ class Optimizer:
         self.num_updates = 0
         """Successful steps so far; Adam's bias correction counts them."""
         self._rule, self._ranges, self._buffers, self._mesh, self._check_finite = rule, ranges, buffers, mesh, check_finite
-        self._norm_groups = (buffers.shard_group, mesh.mp)
-        self._stage_groups = (buffers.shard_group, mesh.tp)
         self._portions = _portions(ranges, first_chunk_apart=first_chunk_apart)
-        stretches = [(counts, r, span) for r in ranges for counts, span in r.stretches(lambda piece: piece.num_counted > 0)]
-        self._counted_grads = [r.grad[span] for counts, r, span in stretches if counts]
-        self._copied_grads = [r.grad[span] for counts, r, span in stretches if not counts]
-        self._counted_mains = [r.main[span] for counts, r, span in stretches if counts]
-        self._num_counted = sum(piece.num_counted for r in ranges for piece in r.pieces)
+        self._kinds = kinds_of(ranges, buffers, mesh)
 
     @property
     def ranges(self) -> Sequence[FlatRange]:
@@ -105,7 +100,9 @@ class Optimizer:
         ranks that says what `origin` returns (all ranks call it, so it may communicate); the weights stay as they were.
         """
         divisor = self.loss_scale * grad_divisor
-        norm = global_norm(self._counted_grads, self._norm_groups, self._mesh.device, copies=self._copied_grads) / divisor
+        squares = [kind.squares(kind.groups, self._mesh.device) for kind in self._kinds]
+        # Waits for the device: the step decides by this number whether and how far to go.
+        norm = math.sqrt(torch.stack(squares).sum().item()) / divisor
         return self.finish(norm, divisor, origin)
 
     def finish(self, norm: float, divisor: float, origin: Callable[[], str]) -> Update:
@@ -114,7 +111,7 @@ class Optimizer:
             return self._reject(norm, origin)
         num_zeros = None
         if self.config.log_num_zeros_in_grad:
-            num_zeros = count_zeros(self._counted_grads, self._num_counted, self._norm_groups, self._mesh.device)
+            num_zeros = sum(kind.zeros(self._mesh.device) for kind in self._kinds)
         self.update(divisor * clip_divisor(norm, self.config.clip_grad))
         return self.accept(norm, num_zeros)
 
@@ -130,7 +127,7 @@ class Optimizer:
 
     def squares(self) -> Tensor:
         """Return the sum of squares of this stage's gradients, fp64, over the ranks that share the stage."""
-        return sum_of_squares(self._counted_grads, self._stage_groups, self._mesh.device, copies=self._copied_grads)
+        return torch.stack([kind.squares(kind.stage_groups, self._mesh.device) for kind in self._kinds]).sum()
 
     @property
     def changed(self) -> list[Tensor]:
@@ -195,7 +192,7 @@ class Optimizer:
     def _params_norm(self) -> float | None:
         if not self.config.log_params_norm:
             return None
-        return global_norm(self._counted_mains, self._norm_groups, self._mesh.device)
+        return math.hypot(*(kind.mains_norm(self._mesh.device) for kind in self._kinds))
 
     def state_shards(self) -> dict[str, Shards]:
         """Return this rank's rectangles of every state tensor, as views: loading into them restores the state.

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from primus.engine.config import DDPConfig
+from primus.engine.parallel.reduction import Reductions
 from primus.engine.parallel.sharding import global_parameters, sharding_of
 
 __all__ = ["Bucket", "Fill", "OwnedRange", "Place", "Segment", "Unit", "allocate", "free", "is_tied", "lay_out", "owned_range"]
@@ -93,6 +94,11 @@ class Bucket:
     grad: Tensor
     """Gradients, flat."""
 
+    @property
+    def is_expert(self) -> bool:
+        """Whether it holds experts; no bucket mixes them with others, which other ranks share."""
+        return _is_expert(self.places[0])
+
     def allocate(self, device: torch.device, grad_dtype: torch.dtype, fill: Fill | None) -> None:
         """Move the parameters to flat memory; those that have none yet get their values from `fill`."""
         dtype = self.places[0].param.dtype
@@ -113,29 +119,34 @@ class Bucket:
 
 
 def lay_out(
-    chunks: Sequence[nn.Module], units: Sequence[Unit], config: DDPConfig, *, ranks: int, shards: int, by_unit: bool
+    chunks: Sequence[nn.Module], units: Sequence[Unit], config: DDPConfig, reductions: Reductions, *, by_unit: bool
 ) -> list[Bucket]:
     """Return the buckets of the trainable parameters of a rank's chunks, without memory, in the order of their numbers.
 
-    `ranks` reduce a bucket, `shards` divide it. `by_unit` makes a bucket of each unit instead of following the configured size.
+    `by_unit` makes a bucket of each unit instead of following the configured size.
     All ranks number buckets alike, about in order of completion, also where buckets of several dtypes mix.
     """
     unit_of = {
         param: number for number, unit in reversed(list(enumerate(units))) for m in unit.modules for param in m.parameters()
     }
     chunk_of = {param: number for number, chunk in reversed(list(enumerate(chunks))) for param in chunk.parameters()}
-    by_dtype: defaultdict[torch.dtype, list[Place]] = defaultdict(list)
+    kinds: defaultdict[tuple[torch.dtype, bool], list[Place]] = defaultdict(list)
     for rank, (name, param) in enumerate(global_parameters(chunks)):
         if param.requires_grad:
-            by_dtype[param.dtype].append(Place(name, param, rank, chunk_of[param], unit_of.get(param)))
+            place = Place(name, param, rank, chunk_of[param], unit_of.get(param))
+            kinds[param.dtype, _is_expert(place)].append(place)
     cut = _at_units if by_unit else _at_size
-    groups = [group for places in by_dtype.values() for group in cut(list(reversed(places)), config, ranks)]
-    groups.sort(key=lambda group: -min(place.rank for place in group))
-    nothing, step = torch.empty(0), _bucket_unit(config, shards)
-    return [
-        Bucket(number, tuple(group), _stack(group, step), group[0].chunk, model=nothing, grad=nothing)
-        for number, group in enumerate(groups)
+    groups = [
+        group
+        for (_, is_expert), places in kinds.items()
+        for group in cut(list(reversed(places)), config, reductions.of(is_expert=is_expert).group.size)
     ]
+    groups.sort(key=lambda group: -min(place.rank for place in group))
+    buckets = []
+    for number, group in enumerate(groups):
+        step = _bucket_unit(config, reductions.of(is_expert=_is_expert(group[0])).shard_group.size)
+        buckets.append(Bucket(number, tuple(group), _stack(group, step), group[0].chunk, torch.empty(0), torch.empty(0)))
+    return buckets
 
 
 def owned_range(bucket: Bucket, model: Tensor, grad: Tensor, index: int) -> OwnedRange:
@@ -177,6 +188,10 @@ def _move(param: nn.Parameter, memory: Tensor, fill: Callable[[nn.Parameter], No
     torch.utils.swap_tensors(param, moved)
     if fill is not None:
         fill(param)
+
+
+def _is_expert(place: Place) -> bool:
+    return sharding_of(place.param).is_expert
 
 
 def _at_units(places: Sequence[Place], config: DDPConfig, ranks: int) -> Iterator[list[Place]]:

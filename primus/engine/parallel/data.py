@@ -14,9 +14,10 @@ from primus.engine.config import DDPConfig
 from primus.engine.parallel.buckets import Bucket, Fill, OwnedRange, Unit, is_tied, lay_out, owned_range
 from primus.engine.parallel.collectives import all_reduce_
 from primus.engine.parallel.deferred import DeferredProducts, PostponedProducts
-from primus.engine.parallel.gradients import Reduction, ShardedGradients, Watcher, WholeGradients
+from primus.engine.parallel.gradients import ShardedGradients, Watcher, WholeGradients
 from primus.engine.parallel.mesh import Group, Mesh
 from primus.engine.parallel.partial import PartialGradients
+from primus.engine.parallel.reduction import Reduction, Reductions
 from primus.engine.parallel.sharding import Shards, flat_range_shards, global_parameters, join, sharding_of, weight_shards
 from primus.engine.parallel.slot import GradientSlot
 from primus.engine.parallel.weights import ShardedWeights, WholeWeights
@@ -44,26 +45,24 @@ class GradientBuffers:
         who shards gradients or weights needs them. `fill` gives parameters on the meta device their values.
         """
         self._mesh, self._chunks = mesh, tuple(chunks)
-        self.shard_group = mesh.intra_dp_cp if config.use_distributed_optimizer else Group((mesh.rank,), 0)
-        """Ranks that share the optimizer state; a group of one without the distributed optimizer."""
-        divides = self.shard_group.size > 1
+        self._reductions = _reductions(config, mesh, per_token)
+        self.shard_group, self.expert_shard_group = self._reductions.dense.shard_group, self._reductions.expert.shard_group
+        """Ranks that share the optimizer state; groups of one without the distributed optimizer."""
+        divides = self._reductions.are_divided
         self._deferred = DeferredProducts()
         self._postponed: list[PostponedProducts] = []
-        self._gradients = self._gather_gradients(config, per_token, is_sharded=divides and config.shards_gradients)
+        self._gradients = self._gather_gradients(config, is_sharded=divides and config.shards_gradients)
         self._weights: WholeWeights | ShardedWeights = (
-            ShardedWeights(
-                self.shard_group, overlaps=config.overlap_param_gather, ahead=config.suggested_communication_unit_size
-            )
+            ShardedWeights(overlaps=config.overlap_param_gather, ahead=config.suggested_communication_unit_size)
             if divides and config.shards_weights
-            else WholeWeights(self.shard_group, overlaps=config.overlap_param_gather, waits_for_start=config.align_param_gather)
+            else WholeWeights(overlaps=config.overlap_param_gather, waits_for_start=config.align_param_gather)
         )
         self._slots: dict[nn.Parameter, GradientSlot] = {}
         self._buckets = lay_out(
             chunks,
             [unit for chunk in units for unit in chunk],
             config,
-            ranks=mesh.dp_cp.size,
-            shards=self.shard_group.size,
+            self._reductions,
             by_unit=divides and config.shards_gradients,
         )
         for bucket in self._buckets:
@@ -77,7 +76,7 @@ class GradientBuffers:
     def ranges(self) -> list[OwnedRange]:
         """Return what this rank updates: every bucket, or its shard of it."""
         return [
-            owned_range(bucket, self._weights.owned(bucket), self._gradients.owned(bucket), self.shard_group.index)
+            owned_range(bucket, self._weights.owned(bucket), self._gradients.owned(bucket), self._shard_group(bucket).index)
             for bucket in self._buckets
         ]
 
@@ -162,18 +161,13 @@ class GradientBuffers:
         """Wait until weights that are held whole are whole; anyone who reads them outside a forward calls this first."""
         self._weights.finish()
 
-    def _gather_gradients(self, config: DDPConfig, per_token: bool, *, is_sharded: bool) -> WholeGradients | ShardedGradients:
-        reduction = Reduction(
-            group=self._mesh.dp_cp,
-            shard_group=self.shard_group,
-            inter_group=self._mesh.inter_dp_cp,
-            averages=not per_token,
-            divides_after=config.average_in_collective or (is_sharded and config.gradient_reduce_div_fusion),
-            overlaps=config.overlap_grad_reduce,
-        )
+    def _gather_gradients(self, config: DDPConfig, *, is_sharded: bool) -> WholeGradients | ShardedGradients:
         if is_sharded:
-            return ShardedGradients(reduction, lambda: self._deferred.is_open)
-        return WholeGradients(reduction, waits_for_release=config.align_grad_reduce and self._mesh.pp.size > 1)
+            return ShardedGradients(self._reductions, lambda: self._deferred.is_open)
+        return WholeGradients(self._reductions, waits_for_release=config.align_grad_reduce and self._mesh.pp.size > 1)
+
+    def _shard_group(self, bucket: Bucket) -> Group:
+        return self._reductions.of(is_expert=bucket.is_expert).shard_group
 
     def _adopt(self, bucket: Bucket, grad_dtype: torch.dtype, fill: Fill | None) -> None:
         """Give a bucket memory and its parameters their slots."""
@@ -183,7 +177,7 @@ class GradientBuffers:
             self._slots[place.param] = place.param.grad_slot = slot  # type: ignore[attr-defined]
             place.param.register_post_accumulate_grad_hook(self._on_grad)
         self._gradients.adopt(bucket, self._slots)
-        self._weights.adopt(bucket)
+        self._weights.adopt(bucket, self._shard_group(bucket))
 
     def _on_grad(self, param: Tensor) -> None:
         """Move what autograd has accumulated into the flat gradients; nothing, if all of it went to the slot directly."""
@@ -192,3 +186,24 @@ class GradientBuffers:
             return
         self._slots[param].add_(param.grad)
         param.grad = None
+
+
+def _reductions(config: DDPConfig, mesh: Mesh, per_token: bool) -> Reductions:
+    alone = Group((mesh.rank,), 0)
+    divides = config.use_distributed_optimizer
+    shards = mesh.intra_dp_cp if divides else alone, mesh.intra_expt_dp if divides else alone
+    is_sharded = config.shards_gradients and any(group.size > 1 for group in shards)
+
+    def kind(group: Group, shard_group: Group, inter_group: Group) -> Reduction:
+        return Reduction(
+            group=group,
+            shard_group=shard_group,
+            inter_group=inter_group,
+            divisor=1 if per_token else mesh.dp_cp.size,
+            divides_after=config.average_in_collective or (is_sharded and config.gradient_reduce_div_fusion),
+            overlaps=config.overlap_grad_reduce,
+        )
+
+    return Reductions(
+        dense=kind(mesh.dp_cp, shards[0], mesh.inter_dp_cp), expert=kind(mesh.expt_dp, shards[1], mesh.inter_expt_dp)
+    )

@@ -20,7 +20,9 @@ class DataParallel(Protocol):
     """Keeps weights and gradients of a rank's model chunks, and exchanges them with the data-parallel ranks."""
 
     shard_group: Group
-    """Ranks that divide the optimizer state; a group of one if nobody does."""
+    """Ranks that divide the optimizer state of dense parameters; a group of one if nobody does."""
+    expert_shard_group: Group
+    """Ranks that divide that of experts."""
 
     def ranges(self) -> list[OwnedRange]:
         """Return what this rank updates."""

@@ -56,7 +56,7 @@ class FullyShardedDataParallel:
                 "use_torch_fsdp2 cannot be rehearsed: torch's sharding asks for a device that is there. use_megatron_fsdp: "
                 "true with data_parallel_sharding_strategy: optim_grads_params divides alike and can be."
             )
-        self.shard_group = mesh.intra_dp_cp
+        self.shard_group = self.expert_shard_group = mesh.intra_dp_cp
         self._mesh, self._grad_dtype = mesh, grad_dtype
         self._watcher: Watcher | None = None
         self._factor = 1.0 if per_token else 1.0 / mesh.dp_cp.size

@@ -15,41 +15,13 @@ from torch import Tensor, nn
 
 from primus.engine.parallel.buckets import Bucket, allocate, free
 from primus.engine.parallel.collectives import Works, own_part, start_all_reduce_, start_reduce_scatter_, wait
-from primus.engine.parallel.mesh import Group
+from primus.engine.parallel.reduction import Reduction, Reductions
 from primus.engine.parallel.slot import GradientSlot
 
-__all__ = ["Reduction", "ShardedGradients", "Watcher", "WholeGradients"]
+__all__ = ["ShardedGradients", "Watcher", "WholeGradients"]
 
 Watcher = Callable[[int, Tensor], None]
 """Called with a bucket's number and this rank's own gradients right before they are reduced."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reduction:
-    """Over whom gradients are reduced, and how."""
-
-    group: Group
-    """Ranks with other tokens."""
-    shard_group: Group
-    """Those of them that divide the result; a group of one if nobody does."""
-    inter_group: Group
-    """Ranks that hold the same shard."""
-    averages: bool
-    """Mean instead of sum over `group`."""
-    divides_after: bool
-    """The mean is taken after the sum instead of before it."""
-    overlaps: bool
-    """Reductions run beside the backward."""
-
-    @property
-    def factor_before(self) -> float:
-        """What a rank's own gradients are multiplied by; gloo cannot average, so the division is ours on every backend."""
-        return 1.0 / self.group.size if self.averages and not self.divides_after else 1.0
-
-    @property
-    def factor_after(self) -> float:
-        """What the sum is multiplied by."""
-        return 1.0 / self.group.size if self.averages and self.divides_after else 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -58,6 +30,7 @@ class _State:
 
     bucket: Bucket
     slots: tuple[GradientSlot, ...]
+    reduction: Reduction
     waiting: int = 0
     """Parameters whose gradient is still incomplete."""
     works: Works | None = None
@@ -67,8 +40,8 @@ class _State:
 class _Gradients:
     """What both ways share: which slot lies where, and when a gradient is complete."""
 
-    def __init__(self, reduction: Reduction) -> None:
-        self._reduction = reduction
+    def __init__(self, reductions: Reductions) -> None:
+        self._reductions = reductions
         self.watcher: Watcher | None = None
         self.is_last = True
         """The backward that runs is the last one of its step."""
@@ -76,10 +49,13 @@ class _Gradients:
         self._state_of: dict[GradientSlot, _State] = {}
 
     def _register(self, bucket: Bucket, slots: dict[nn.Parameter, GradientSlot]) -> _State:
-        state = _State(bucket, tuple(slots[place.param] for place in bucket.places))
+        state = _State(bucket, tuple(slots[place.param] for place in bucket.places), self._of(bucket))
         self._states.append(state)
         self._state_of.update(dict.fromkeys(state.slots, state))
         return state
+
+    def _of(self, bucket: Bucket) -> Reduction:
+        return self._reductions.of(is_expert=bucket.is_expert)
 
     def _arrive(self, slot: GradientSlot) -> _State:
         """Count an addition.
@@ -94,22 +70,25 @@ class _Gradients:
         return state
 
     def _launch(self, state: _State) -> None:
-        reduction, grad = self._reduction, state.bucket.grad
+        reduction, grad = state.reduction, state.bucket.grad
         if self.watcher is not None:
             self.watcher(state.bucket.number, grad)
         if reduction.factor_before != 1.0:
             grad.mul_(reduction.factor_before)
-        start = start_reduce_scatter_ if reduction.shard_group.size > 1 else start_all_reduce_
-        state.works = start(grad, reduction.shard_group if reduction.shard_group.size > 1 else reduction.group)
+        if reduction.is_divided:
+            state.works = start_reduce_scatter_(grad, reduction.shard_group)
+        else:
+            state.works = start_all_reduce_(grad, reduction.group)
 
 
 class WholeGradients(_Gradients):
     """Every rank adds up all gradients of a step."""
 
-    def __init__(self, reduction: Reduction, *, waits_for_release: bool = False) -> None:
+    def __init__(self, reductions: Reductions, *, waits_for_release: bool = False) -> None:
         """With `waits_for_release` a chunk's buckets leave early only after `release`."""
-        super().__init__(reduction)
-        self._overlaps, self._waits = reduction.overlaps and reduction.group.size > 1, waits_for_release
+        super().__init__(reductions)
+        self._overlaps = any(reduction.overlaps and reduction.group.size > 1 for reduction in reductions)
+        self._waits = waits_for_release
         self._released: set[int] = set()
         self._launched = 0
         """Buckets whose reduction is under way in this step: the first ones."""
@@ -120,7 +99,7 @@ class WholeGradients(_Gradients):
 
     def owned(self, bucket: Bucket) -> Tensor:
         """Return where the reduced gradients of this rank's part are."""
-        return own_part(bucket.grad, self._reduction.shard_group)
+        return own_part(bucket.grad, self._of(bucket).shard_group)
 
     def begin(self) -> None:
         """Start a step: forget all gradients."""
@@ -166,12 +145,12 @@ class WholeGradients(_Gradients):
         for state in self._states:
             assert state.works is not None
             wait(state.works)
-            if self._reduction.shard_group.size > 1:
-                works += start_all_reduce_(self.owned(state.bucket), self._reduction.inter_group)
+            if state.reduction.is_divided:
+                works += start_all_reduce_(self.owned(state.bucket), state.reduction.inter_group)
         wait(works)
-        if self._reduction.factor_after != 1.0:
-            for state in self._states:
-                self.owned(state.bucket).mul_(self._reduction.factor_after)
+        for state in self._states:
+            if state.reduction.factor_after != 1.0:
+                self.owned(state.bucket).mul_(state.reduction.factor_after)
 
     def _launch_complete(self) -> None:
         while self._launched < len(self._states) and self._may_leave(self._states[self._launched]):
@@ -189,9 +168,9 @@ class WholeGradients(_Gradients):
 class ShardedGradients(_Gradients):
     """Every rank adds up its shard of each microbatch's reduced gradients."""
 
-    def __init__(self, reduction: Reduction, is_deferring: Callable[[], bool]) -> None:
+    def __init__(self, reductions: Reductions, is_deferring: Callable[[], bool]) -> None:
         """`is_deferring` tells whether a part of the present backward's gradients comes later."""
-        super().__init__(reduction)
+        super().__init__(reductions)
         self._is_deferring = is_deferring
         self._shards: dict[Bucket, Tensor] = {}
         self._open: set[Bucket] = set()
@@ -208,7 +187,7 @@ class ShardedGradients(_Gradients):
         """Take a bucket in, and its memory away."""
         for slot in self._register(bucket, slots).slots:
             slot.expected = 1  # nothing waits for a whole first backward: its gradients may be more than memory holds
-        self._shards[bucket] = own_part(bucket.grad, self._reduction.shard_group).clone()
+        self._shards[bucket] = own_part(bucket.grad, self._of(bucket).shard_group).clone()
         free(bucket.grad)
 
     def owned(self, bucket: Bucket) -> Tensor:
@@ -262,10 +241,10 @@ class ShardedGradients(_Gradients):
         self._receive_all()
         works: Works = []
         for bucket, shard in self._shards.items():
-            if bucket in self._filled:
-                works += start_all_reduce_(shard, self._reduction.inter_group)
-            else:
+            if bucket not in self._filled:
                 shard.zero_()
+            elif self._of(bucket).is_divided:
+                works += start_all_reduce_(shard, self._of(bucket).inter_group)
         wait(works)
 
     def _send(self, state: _State) -> None:
@@ -276,7 +255,7 @@ class ShardedGradients(_Gradients):
         for slot in state.slots:
             slot.empty()
         self._leaving.append(state)
-        while len(self._leaving) > (1 if self._reduction.overlaps else 0):
+        while len(self._leaving) > (1 if state.reduction.overlaps else 0):
             self._receive()
 
     def _receive_all(self) -> None:
@@ -288,8 +267,8 @@ class ShardedGradients(_Gradients):
         state = self._leaving.popleft()
         assert state.works is not None
         wait(state.works)
-        bucket, factor = state.bucket, self._reduction.factor_after
-        shard, arrived = self._shards[bucket], own_part(bucket.grad, self._reduction.shard_group)
+        bucket, factor = state.bucket, state.reduction.factor_after
+        shard, arrived = self._shards[bucket], own_part(bucket.grad, state.reduction.shard_group)
         if bucket in self._filled:
             shard.add_(arrived, alpha=factor)
         else:

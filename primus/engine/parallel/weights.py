@@ -23,27 +23,28 @@ __all__ = ["ShardedWeights", "WholeWeights"]
 class WholeWeights:
     """Every rank holds all weights, and updates its part of them."""
 
-    def __init__(self, group: Group, *, overlaps: bool, waits_for_start: bool) -> None:
-        """`group` divides the update; with `overlaps` a forward waits for each bucket as it needs it.
+    def __init__(self, *, overlaps: bool, waits_for_start: bool) -> None:
+        """With `overlaps` a forward waits for each bucket as it needs it.
 
         With `waits_for_start` the chunks after the first two are gathered when `start` says so, or a forward needs them.
         """
-        self._group, self._overlaps, self._waits = group, overlaps, overlaps and waits_for_start
+        self._overlaps, self._waits = overlaps, overlaps and waits_for_start
+        self._groups: dict[Bucket, Group] = {}
         self._works: dict[Bucket, Works] = {}
         self._stale: set[Bucket] = set()
         """Buckets whose gather is still to be started."""
 
-    def adopt(self, bucket: Bucket) -> None:
-        """Take a bucket in; they come in the order of their numbers."""
-        self._works[bucket] = []
+    def adopt(self, bucket: Bucket, group: Group) -> None:
+        """Take a bucket in whose update `group` divides; they come in the order of their numbers."""
+        self._works[bucket], self._groups[bucket] = [], group
 
     def owned(self, bucket: Bucket) -> Tensor:
         """Return the weights of this rank's part."""
-        return own_part(bucket.model, self._group)
+        return own_part(bucket.model, self._groups[bucket])
 
     def watch(self, modules: Iterable[nn.Module]) -> None:
         """Hook into forwards that wait for weights."""
-        if not self._overlaps or self._group.size == 1:
+        if not self._overlaps or all(group.size == 1 for group in self._groups.values()):
             return
         bucket_of = {place.param: bucket for bucket in self._works for place in bucket.places}
         for module in modules:
@@ -83,23 +84,25 @@ class WholeWeights:
     def _start(self, bucket: Bucket) -> None:
         if bucket in self._stale:
             self._stale.discard(bucket)
-            self._works[bucket] = start_all_gather_(bucket.model, self._group)
+            self._works[bucket] = start_all_gather_(bucket.model, self._groups[bucket])
 
 
 class ShardedWeights:
     """Every rank holds its part of the weights, and a unit's whole ones while it runs."""
 
-    def __init__(self, group: Group, *, overlaps: bool, ahead: int) -> None:
-        """`group` divides the weights; with `overlaps` up to `ahead` elements are gathered before their unit runs."""
-        self._group, self._overlaps, self._ahead = group, overlaps, ahead
+    def __init__(self, *, overlaps: bool, ahead: int) -> None:
+        """With `overlaps` up to `ahead` elements are gathered before their unit runs."""
+        self._overlaps, self._ahead = overlaps, ahead
+        self._groups: dict[Bucket, Group] = {}
         self._shards: dict[Bucket, Tensor] = {}
         self._works: dict[Bucket, Works] = {}
         """Buckets that have memory for whole weights, with what fills it."""
         self._chunks: list[list[_Shared]] = []
 
-    def adopt(self, bucket: Bucket) -> None:
-        """Take a bucket in, and its memory away."""
-        self._shards[bucket] = own_part(bucket.model, self._group).clone()
+    def adopt(self, bucket: Bucket, group: Group) -> None:
+        """Take a bucket in that `group` divides, and its memory away."""
+        self._groups[bucket] = group
+        self._shards[bucket] = own_part(bucket.model, self._groups[bucket]).clone()
         free(bucket.model)
 
     def owned(self, bucket: Bucket) -> Tensor:
@@ -175,8 +178,8 @@ class ShardedWeights:
     def _start(self, bucket: Bucket) -> None:
         if bucket not in self._works:
             allocate(bucket.model)
-            own_part(bucket.model, self._group).copy_(self._shards[bucket])
-            self._works[bucket] = start_all_gather_(bucket.model, self._group)
+            own_part(bucket.model, self._groups[bucket]).copy_(self._shards[bucket])
+            self._works[bucket] = start_all_gather_(bucket.model, self._groups[bucket])
 
     def _leave(self, shared: "_Shared") -> None:
         for bucket in shared.buckets:
