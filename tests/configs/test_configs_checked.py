@@ -9,7 +9,7 @@ from primus.backends.megatron.keys import KEYS
 from primus.core.experiment import Value
 from primus.core.keys import check_params
 
-PARTS = {"primus_megatron_model.yaml"}
+PARTS = {"primus_megatron_model.yaml", "model_families.yaml"}
 FILES = (Path(primus.__file__).parent / "configs/models/megatron").glob("*.yaml")
 MODELS = sorted({file.name for file in FILES} - PARTS)
 

@@ -71,7 +71,8 @@ modules:
     model: {name}.yaml
     overrides: {{mock_data: true}}
 """
-FAMILIES = [name for name in MODELS if name not in ("language_model", "primus_megatron_model") and not name.endswith("_base")]
+ROOTS = ("language_model", "primus_megatron_model", "model_families")
+FAMILIES = [name for name in MODELS if name not in ROOTS and not name.endswith("_base")]
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -1,4 +1,4 @@
-"""`SECTIONS`: the chapters of the key reference in their order."""
+"""`SECTIONS`: the chapters of the key reference in their order; 14 is beyond the reference page."""
 
 __all__ = ["SECTIONS"]
 
@@ -36,4 +36,9 @@ SECTIONS = {
     "13.7": "Fault tolerance",
     "13.8": "Heterogeneous layers and process resilience",
     "13.9": "Experimental and rerun controls",
+    "14.1": "Variants of attention and expert layers",
+    "14.2": "Multi-token prediction",
+    "14.3": "State-space, linear and convolution layers",
+    "14.4": "DeepSeek-V4",
+    "14.5": "Kimi K3",
 }

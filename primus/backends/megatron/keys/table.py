@@ -1,4 +1,4 @@
-"""`KEYS`: every flat key of the Megatron front door by name, in the order of the reference page."""
+"""`KEYS`: every flat key of the Megatron front door by name: the reference page's in its order, then those of families."""
 
 from itertools import chain
 
@@ -9,6 +9,7 @@ from primus.backends.megatron.keys import (
     data,
     dino,
     distribution,
+    families,
     fusion,
     inference,
     logging_,
@@ -44,6 +45,7 @@ _CHAPTERS = (
     (architecture, tokenizer, fusion, mla, moe, softcap),
     (turbo, zero_bubble, primus_pipeline),
     (rl, vision, retro, dino, biencoder, straggler, inference, resilience),
+    (families,),
 )
 
 KEYS: dict[str, Key] = {row.name: row for subject in chain.from_iterable(_CHAPTERS) for row in subject.ROWS}

@@ -1,0 +1,175 @@
+"""Rows of section 14: keys of single model families, beyond the reference page.
+
+Their defaults stand in `primus/configs/models/megatron/model_families.yaml`.
+"""
+
+from primus.backends.megatron.keys.row import inert, pending, section
+
+__all__ = ["ROWS"]
+
+_MIXTURE = "This variant of expert layers is"
+_GATE = "Gated attention is"
+_MTP = "Multi-token prediction is"
+_SPACE = "The Mamba family is"
+_DELTA = "Linear attention is"
+_CONV = "Short convolution layers are"
+_V4 = "The DeepSeek-V4 stack is"
+_K3 = "The Kimi K3 stack is"
+_HINT = "choice among kernels with equal results; this engine has one portable form"
+
+# A table: a row's identity on its first line, its meaning below.
+# fmt: off
+_VARIANTS = section(
+    "14.1",
+    pending("attention_output_gate", "bool", _GATE,
+            doc="Multiply the heads' output by a sigmoid of a projection of the layer's input."),
+    pending("apply_wd_to_qk_layernorm", "bool", _GATE,
+            doc="Let weight decay act on the norms of queries and keys, too."),
+    pending("activation_func_clamp_value", "float?", _MIXTURE, minimum=0,
+            doc="Clamp both halves of a gated activation to this size before they are multiplied. Null: no clamp."),
+    pending("moe_shared_expert_gate", "bool", _MIXTURE,
+            doc="Multiply the shared expert's output by a sigmoid of one number a token."),
+)
+_PREDICTION = section(
+    "14.2",
+    pending("mtp_num_layers", "int?", _MTP, minimum=0,
+            doc="Layers that each predict one token further ahead, behind the last one. Null or 0: none."),
+    pending("mtp_loss_scaling_factor", "float", _MTP, minimum=0,
+            doc="Weight of the mean loss of those layers beside the loss of the model."),
+)
+_STATE_SPACE = section(
+    "14.3",
+    pending("is_hybrid_model", "bool", _SPACE,
+            doc="Some layers of a Mamba model are attention or feed-forward layers; `hybrid_attention_ratio` or "
+                "`hybrid_override_pattern` says which."),
+    pending("hybrid_attention_ratio", "float", _SPACE, minimum=0, maximum=1,
+            doc="Share of attention among the mixers of a hybrid."),
+    pending("hybrid_mlp_ratio", "float", _SPACE, minimum=0, maximum=1,
+            doc="Share of feed-forward layers in a hybrid."),
+    pending("hybrid_override_pattern", "str?", _SPACE,
+            doc="The layers one by one: `M` mixer, `*` attention, `-` feed-forward, `E` experts; wins over the ratios."),
+    pending("mamba_state_dim", "int", _SPACE, minimum=1,
+            doc="Numbers of state for each channel of a Mamba mixer."),
+    pending("mamba_head_dim", "int", _SPACE, minimum=1,
+            doc="Channels of a head of a Mamba mixer."),
+    pending("mamba_num_groups", "int", _SPACE, minimum=1,
+            doc="Groups of Mamba heads that share their input and output maps of the state."),
+    pending("mamba_num_heads", "int?", _SPACE, minimum=1,
+            doc="Heads of a Mamba mixer. Null: as many as `mamba_expand` times the hidden size has room for."),
+    pending("mamba_expand", "int", _SPACE, minimum=1,
+            doc="Width of a Mamba mixer as a multiple of the hidden size."),
+    pending("mamba_d_conv", "int", _SPACE, minimum=1,
+            doc="Tokens that the convolution in a Mamba mixer sees."),
+    inert("disable_mamba_mem_eff_path", "bool", _HINT,
+          doc="Run a Mamba mixer step by step instead of in one kernel."),
+    pending("experimental_attention_variant", "str?", _DELTA, choices=("gated_delta_net", "kimi_delta_attention"),
+            doc="Mixer with a state of fixed size that takes the place of attention, or of the Mamba mixer in a hybrid."),
+    pending("linear_attention_freq", "int|str|list[int]?", _DELTA,
+            doc="Which layers are linear: all but every n-th, or a list such as `([1]*3+[0])*6`. Null: all."),
+    pending("linear_conv_kernel_dim", "int", _DELTA, minimum=1,
+            doc="Tokens that the convolution in a linear layer sees."),
+    pending("linear_key_head_dim", "int", _DELTA, minimum=1,
+            doc="Channels of a query or key head of a linear layer."),
+    pending("linear_value_head_dim", "int", _DELTA, minimum=1,
+            doc="Channels of a value head of a linear layer."),
+    pending("linear_num_key_heads", "int", _DELTA, minimum=1,
+            doc="Query and key heads of a linear layer."),
+    pending("linear_num_value_heads", "int", _DELTA, minimum=1,
+            doc="Value heads of a linear layer, a multiple of its key heads."),
+    pending("use_short_conv", "bool", _DELTA,
+            doc="Let a convolution run over queries, keys and values of a linear layer first."),
+    pending("lfm_layer_types", "list[str]?", _CONV,
+            doc="The mixer of each layer of an LFM2 model: `conv` or `full_attention`."),
+)
+_DEEPSEEK_V4 = section(
+    "14.4",
+    pending("hybrid_attention_enabled", "bool", _V4,
+            doc="Attend to a window of tokens and to compressed blocks of those before it."),
+    pending("compress_ratios", "str|list[int]?", _V4,
+            doc="Tokens that each layer compresses into one; 0: the layer has a window alone."),
+    pending("compress_rope_theta", "float", _V4,
+            doc="Base of the rotary frequencies of compressed blocks."),
+    pending("attn_sliding_window", "int?", _V4, minimum=1,
+            doc="Tokens of that window."),
+    pending("attn_sink", "bool", _V4,
+            doc="A learned score for each head that takes part in its softmax and has no value."),
+    pending("index_topk", "int", _V4, minimum=1,
+            doc="Compressed blocks that the indexer picks for a token."),
+    pending("index_head_dim", "int", _V4, minimum=1,
+            doc="Channels of a head of the indexer."),
+    pending("index_n_heads", "int", _V4, minimum=1,
+            doc="Heads of the indexer."),
+    pending("v4_indexer_distill_loss_coeff", "float", _V4, minimum=0,
+            doc="Weight of the loss that teaches the indexer what attention looks at."),
+    pending("use_v4_fp8_indexer", "bool", _V4,
+            doc="Score blocks in fp8."),
+    pending("o_groups", "int", _V4, minimum=1,
+            doc="Groups of heads that the first of two output projections treats apart."),
+    pending("o_lora_rank", "int", _V4, minimum=1,
+            doc="Width between the two output projections, for each group."),
+    pending("hc_mult", "int", _V4, minimum=1,
+            doc="Residual streams beside one another (hyper-connections)."),
+    pending("hc_use_sinkhorn", "bool", _V4,
+            doc="Make the matrix that mixes the streams doubly stochastic."),
+    pending("hc_sinkhorn_iters", "int", _V4, minimum=1,
+            doc="Rounds of normalising rows and columns for that."),
+    pending("hc_eps", "float", _V4, minimum=0,
+            doc="Epsilon of those rounds."),
+    pending("mtp_use_separate_hc_head", "bool", _V4,
+            doc="Let the prediction layer join the streams by weights of its own."),
+    pending("num_hash_layers", "int", _V4, minimum=0,
+            doc="First layers whose experts follow from the token's id instead of a router."),
+    pending("swiglu_limit", "float?", _V4, minimum=0,
+            doc="Clamp of the experts' gated activation. Null: none."),
+    inert("v4_grouped_experts_support_clamped_swiglu", "bool", _HINT,
+          doc="Clamp within the kernel of grouped experts."),
+    inert("use_v4_attention_backend", "str?", _HINT,
+          doc="Kernel of the window's attention."),
+    inert("use_v4_csa_attention_backend", "str?", _HINT,
+          doc="Kernel of the attention to compressed blocks."),
+    inert("use_v4_compiled_sinkhorn", "bool", _HINT,
+          doc="Compile the rounds that mix the streams."),
+)
+_KIMI_K3 = section(
+    "14.5",
+    pending("mla_use_nope", "bool", _K3,
+            doc="Latent attention without rotated channels."),
+    pending("mla_use_output_gate", "bool", _K3,
+            doc="Gate the output of latent attention by a sigmoid."),
+    pending("kda_gate_lower_bound", "float?", _K3,
+            doc="Least logarithm of the decay in delta attention. Null: none."),
+    pending("kda_use_full_rank_gate", "bool", _K3,
+            doc="Project the decay's gate by one whole matrix instead of two thin ones."),
+    inert("kda_chunk_size", "int", _HINT,
+          doc="Tokens of a chunk of the scan in delta attention."),
+    inert("kda_backend", "str?", _HINT,
+          doc="Library of the scan in delta attention."),
+    pending("attn_res_block_size", "int?", _K3, minimum=1,
+            doc="Layers of a block whose outputs later layers attend to instead of one running sum. Null: the sum."),
+    pending("routed_expert_hidden_size", "int?", _K3, minimum=1,
+            doc="Width to which tokens are projected before they go to their experts. Null: the hidden size."),
+    pending("latent_moe_use_norm", "bool", _K3,
+            doc="Norm of those narrower tokens."),
+    pending("moe_router_bias_update_rule", "str", _K3,
+            doc="How the expert bias follows the load: `sign` moves it by a fixed step."),
+    pending("quantile_balancing_num_bins", "int", _K3, minimum=1,
+            doc="Bins of the histogram of scores from which a bias by quantiles is read."),
+    pending("quantile_balancing_margin_min", "float", _K3,
+            doc="Lower end of that histogram."),
+    pending("quantile_balancing_margin_max", "float", _K3,
+            doc="Upper end of that histogram."),
+    pending("quantile_balancing_center_bias", "bool", _K3,
+            doc="Keep the mean of a bias by quantiles at zero."),
+    pending("quantile_balancing_update_interval", "int", _K3, minimum=1,
+            doc="Iterations between its updates."),
+    pending("quantile_balancing_ema_decay", "float?", _K3, minimum=0, maximum=1,
+            doc="Decay of the mean over its updates. Null: the newest one alone."),
+    pending("activation_situ_beta", "float?", _K3,
+            doc="Steepness of the gate of the SiTU activation. Null: SwiGLU."),
+    pending("activation_situ_linear_beta", "float?", _K3,
+            doc="Bound of the linear half of the SiTU activation."),
+    pending("mtp_layer_type", "str", _K3,
+            doc="Kind of a prediction layer: `mirror_last` is that of the last layer of the model."),
+)
+# fmt: on
+ROWS = (*_VARIANTS, *_PREDICTION, *_STATE_SPACE, *_DEEPSEEK_V4, *_KIMI_K3)
