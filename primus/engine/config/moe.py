@@ -20,6 +20,10 @@ class MoEConfig:
     """Width of an expert."""
     shared_expert_intermediate_size: int | None = None
     """Width of an expert that all tokens pass beside their own; None: there is none."""
+    shared_expert_overlap: bool = False
+    """That expert works while tokens travel to the others, and not after they are back."""
+    token_dispatcher: Literal["allgather", "alltoall", "flex"] = "allgather"
+    """All tokens to all ranks; a row for each expert of a token; or a token once to each rank that has experts of it."""
     router_topk: int = 2
     """Experts of a token."""
     router_dtype: Literal["float32", "float64"] | None = None

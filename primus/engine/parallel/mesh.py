@@ -210,7 +210,7 @@ class _Groups:
         return self._group(name, self._ranks(axes, "dense"))
 
     def alike(self, name: GroupName, dense: Group, *axes: Axis) -> Group:
-        """Return the ranks that differ in `axes` of the expert grid; `dense` itself if it has these ranks and `name` no settings."""
+        """Return the ranks that differ in `axes` of the expert grid; `dense` if it has these and `name` no settings."""
         ranks = self._ranks(axes, "expert")
         has_settings = communicator_of(self._config, name, self._device).settings is not None
         return self._group(name, ranks) if has_settings or ranks != dense.ranks else dense

@@ -3,10 +3,12 @@
 from torch import nn
 
 from primus.engine.config.model import GATED_ACTIVATIONS, ModelConfig
+from primus.engine.config.moe import MoEConfig
 from primus.engine.kernels.activation import ACTIVATIONS
 from primus.engine.model.build.parts import initial
 from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
 from primus.engine.model.mlp import MLP
+from primus.engine.model.moe.dispatch import Dispatch, DispatchByExchange, DispatchByGather, DispatchOnce
 from primus.engine.model.moe.experts import Experts
 from primus.engine.model.moe.layer import MoELayer, attach_losses
 from primus.engine.model.moe.router import Router
@@ -40,8 +42,19 @@ def _moe(config: ModelConfig, place: Place) -> MoELayer:
         router=Router(place, m, h, initial=initial(config)),
         experts=experts,
         shared_experts=None if shared is None else _mlp(config, place, shared),
+        dispatch=_dispatch(m, place),
+        shared_overlaps=m.shared_expert_overlap,
         attach=attach_losses,
     )
+
+
+def _dispatch(config: MoEConfig, place: Place) -> Dispatch:
+    if place.etp_ep.size == 1:
+        return Dispatch(config.router_topk)
+    if config.token_dispatcher == "allgather":
+        return DispatchByGather(config.router_topk, place.etp_ep, place.ep)
+    kind = DispatchOnce if config.token_dispatcher == "flex" else DispatchByExchange
+    return kind(config.router_topk, place.etp_ep, place.ep, place.etp)
 
 
 def _mlp(config: ModelConfig, place: Place, f: int) -> MLP:

@@ -12,11 +12,11 @@ __all__ = ["Experts"]
 
 
 class GroupedWeight(nn.Module):
-    """The stack of one linear's matrices, [E, F, H]."""
+    """The stack of one linear's matrices, [E, F, H]; a rank has those of its experts, and its part of each."""
 
-    def __init__(self, place: Place, experts: int, outputs: int, inputs: int, initial: Initial) -> None:
+    def __init__(self, place: Place, experts: int, outputs: int, inputs: int, sharding: Sharding, initial: Initial) -> None:
         super().__init__()
-        self.weight = declare(place, (experts, outputs, inputs), Sharding(dim=None), initial)
+        self.weight = declare(place, (experts, outputs, inputs), sharding, initial)
 
     def forward(self, x_MH: Tensor, counts: Sequence[int]) -> Tensor:
         return grouped_linear(x_MH, self.weight, counts)
@@ -39,8 +39,9 @@ class Experts(nn.Module):
     ) -> None:
         """`halves` is 2 for gated activations; `deep` fills what writes into the residual stream."""
         super().__init__()
-        self.linear_fc1 = GroupedWeight(place, experts, halves * width, hidden, initial)
-        self.linear_fc2 = GroupedWeight(place, experts, hidden, width, deep)
+        rows, columns = Sharding(dim=1, blocks=halves, is_expert=True), Sharding(dim=2, is_expert=True)
+        self.linear_fc1 = GroupedWeight(place, experts, halves * width, hidden, rows, initial)
+        self.linear_fc2 = GroupedWeight(place, experts, hidden, width, columns, deep)
         self.activation = activation
 
     def forward(self, x_MH: Tensor, weights_M: Tensor, counts: Sequence[int]) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from primus.engine.model.mlp import MLP
+from primus.engine.model.moe.dispatch import Dispatch
 from primus.engine.model.moe.experts import Experts
 from primus.engine.model.moe.router import Router
 
@@ -19,25 +20,36 @@ AttachLosses = Callable[[Tensor, dict[str, Tensor]], Tensor]
 class MoELayer(nn.Module):
     """sum of weight x expert(x) over a token's experts, + shared(x)."""
 
-    def __init__(self, *, router: Router, experts: Experts, shared_experts: MLP | None, attach: AttachLosses) -> None:
+    def __init__(
+        self,
+        *,
+        router: Router,
+        experts: Experts,
+        shared_experts: MLP | None,
+        shared_overlaps: bool,
+        dispatch: Dispatch,
+        attach: AttachLosses,
+    ) -> None:
+        """With `shared_overlaps` the shared expert works while tokens travel, forward and backward."""
         super().__init__()
-        self.router, self.experts, self.shared_experts, self._attach = router, experts, shared_experts, attach
+        self.router, self.experts, self.shared_experts = router, experts, shared_experts
+        self._shared_overlaps, self._dispatch, self._attach = shared_overlaps, dispatch, attach
 
     def forward(self, x_SBH: Tensor) -> tuple[Tensor, None]:
         routing = self.router(x_SBH)
         weights_NE = self._attach(routing.weights_NE, routing.losses)
-        x_NH = x_SBH.flatten(0, 1)
-        # Rows by expert, and in the order of the tokens within each.
-        _, token_M = routing.map_NE.t().nonzero(as_tuple=True)
-        counts = routing.map_NE.sum(0).tolist()
-        weights_M = weights_NE.t()[routing.map_NE.t()]
-        y_MH = self.experts(x_NH.index_select(0, token_M), weights_M, counts)
-        y_NH = torch.zeros_like(x_NH).index_add(0, token_M, y_MH.to(x_NH.dtype))
-        y_SBH = y_NH.view_as(x_SBH)
-        if self.shared_experts is not None:
-            shared, _ = self.shared_experts(x_SBH)
-            y_SBH = y_SBH + shared
-        return y_SBH, None
+        journey = self._dispatch(x_SBH.flatten(0, 1), weights_NE, routing.map_NE)
+        shared = self._shared(x_SBH) if self._shared_overlaps else None
+        y_SBH = journey.back(self.experts(*journey.arrive())).view_as(x_SBH)
+        if not self._shared_overlaps:
+            shared = self._shared(x_SBH)
+        return y_SBH if shared is None else y_SBH + shared, None
+
+    def _shared(self, x_SBH: Tensor) -> Tensor | None:
+        if self.shared_experts is None:
+            return None
+        y_SBH: Tensor = self.shared_experts(x_SBH)[0]
+        return y_SBH
 
 
 def attach_losses(weights_NE: Tensor, losses: dict[str, Tensor]) -> Tensor:
