@@ -28,7 +28,7 @@ ROWS = section(
                 "nothing."),
     pending("moe_router_dtype", "str?", _MOE, choices=("fp32", "fp64"),
             doc="Dtype of the router's scores. Null: the model's."),
-    pending("moe_router_score_function", "str", _MOE, choices=("softmax", "sigmoid"),
+    pending("moe_router_score_function", "str", _MOE, choices=("softmax", "sigmoid", "sqrtsoftplus"),
             doc="How router logits become scores."),
     pending("moe_router_topk", "int", _MOE, minimum=1,
             doc="Experts that each token visits."),
