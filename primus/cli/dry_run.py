@@ -10,6 +10,7 @@ from primus.cli.mesh_picture import mesh_picture
 from primus.cli.sizes import scaled, size, spans
 from primus.core.plan import Place, Plan, plan_of
 from primus.engine.config import ConfigContainer
+from primus.engine.model.size import parameter_count
 
 __all__ = ["show_plan"]
 
@@ -37,8 +38,8 @@ def _summary(config: ConfigContainer, plan: Plan) -> Table:
     work = f"{plan.iterations:,d} iterations, {plan.samples:,d} samples, {plan.tokens:,d} tokens"
     flops = scaled(plan.flops_per_iteration, 1000, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
     rows = [
-        ("model", f"{plan.parameters:,d} parameters, {config.model.num_layers} layers, {config.mixed_precision.params_dtype}"),
-        ("mesh", f"{mesh} = {plan.layout.world_size} ranks"),
+        ("model", f"{parameter_count(config.model)}, {config.model.num_layers} layers, {config.mixed_precision.params_dtype}"),
+        ("mesh", f"{mesh} = {plan.layout.world_size} ranks{_expert_mesh(config, plan)}"),
         ("batch", f"{train.global_batch_size:,d} samples = {cut}"),
         ("run", f"{work}, {flops} an iteration"),
         ("checkpoints", f"{plan.checkpoints} of {size(plan.checkpoint_bytes)} in {save.save}" if plan.checkpoints else "none"),
@@ -48,6 +49,14 @@ def _summary(config: ConfigContainer, plan: Plan) -> Table:
     for name, text in rows:
         table.add_row(name, text)
     return table
+
+
+def _expert_mesh(config: ConfigContainer, plan: Plan) -> str:
+    """Return how experts lie on the same ranks, if there are any."""
+    if not config.model.moe.layers:
+        return ""
+    degrees = plan.layout.sizes("expert")
+    return "; experts: " + " x ".join(f"{axis} {degrees[axis]}" for axis in ("tp", "ep", "pp", "dp"))
 
 
 def _origin(config: ConfigContainer) -> str:

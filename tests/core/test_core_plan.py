@@ -25,6 +25,7 @@ from primus.engine.config import (
     TokenizerConfig,
     TrainConfig,
 )
+from primus.engine.config.moe import MoEConfig
 from primus.engine.model.size import padded_vocab_size, parameter_count
 
 MODEL = ModelConfig(
@@ -49,6 +50,9 @@ VARIANTS = {
         position=PositionConfig(type="learned_absolute", max_position_embeddings=8),
     ),
     "qk-norm": replace(MODEL, attention=replace(MODEL.attention, qk_norm="model")),
+    "experts": replace(
+        MODEL, moe=MoEConfig(num_experts=4, layers=(1, 2), ffn_hidden_size=10, shared_expert_intermediate_size=12)
+    ),
 }
 
 
@@ -94,6 +98,44 @@ def _count(rank: int, model: ModelConfig) -> int:
     return sum(parameter.numel() for parameter in built.parameters())
 
 
+@pytest.mark.parametrize(
+    "degrees",
+    [
+        {"expert_model_parallel_size": 2},
+        {"tensor_model_parallel_size": 2, "sequence_parallel": True},
+        {"tensor_model_parallel_size": 2, "sequence_parallel": True, "expert_tensor_parallel_size": 1},
+        {"expert_tensor_parallel_size": 2},
+    ],
+    ids=["ep2", "tp2", "tp2-etp1", "etp2"],
+)
+def test_a_rank_has_its_experts_and_its_part_of_each(degrees):
+    from ranks import run_ranks
+
+    model = with_degrees(VARIANTS["experts"], **degrees)
+    (stage,) = plan_of(container(model), 2).places
+    assert run_ranks(_count, 2, model) == [stage.parameters] * 2
+    assert stage.parameters < plan_of(container(model), 2).parameters
+
+
+def test_the_distributed_optimizer_divides_experts_over_the_ranks_that_hold_them():
+    model = with_degrees(VARIANTS["experts"], expert_model_parallel_size=2)
+    whole = sum(layer.experts for layer in parameter_count(model).layers)
+    plan = plan_of(container(model, ddp=DDPConfig(use_distributed_optimizer=True)), 4)
+    dense = plan.parameters - whole
+    assert plan.places[0].parameters == dense + whole // 2
+    assert plan.places[0].memory.optimizer == (dense // 4 + whole // 2 // 2) * 8
+
+
+def test_experts_keep_a_row_for_each_of_a_tokens_choices():
+    def activations(**moe):
+        model = replace(VARIANTS["experts"], moe=replace(VARIANTS["experts"].moe, **moe))
+        return plan_of(container(model), 1).places[0].memory.activations
+
+    a_row = 16 + 3 * 10 + 10
+    assert activations(router_topk=3) - activations() == 8 * 2 * a_row * 4
+    assert activations() - activations(shared_expert_intermediate_size=None) == 8 * 2 * 3 * 12 * 4
+
+
 @pytest.mark.parametrize("model", VARIANTS.values(), ids=VARIANTS)
 def test_stages_hold_the_whole_model(model):
     whole = plan_of(container(model), 1).parameters
@@ -134,7 +176,7 @@ def test_sharded_gradients_and_weights_leave_a_share_and_one_unit():
     )
     whole, sharded = (plan_of(container(ddp=ddp), 4).places[0] for ddp in (DDPConfig(), fsdp))
     table = padded_vocab_size(MODEL) * MODEL.hidden_size
-    unit = max(table, parameter_count(MODEL).layer)
+    unit = max(table, parameter_count(MODEL).layers[0].total)
     assert sharded.memory.weights == (whole.parameters // 4 + unit) * whole.memory.weights // whole.parameters
     assert sharded.memory.gradients == (whole.parameters // 4 + unit) * whole.memory.gradients // whole.parameters
     assert plan_of(container(ddp=DDPConfig(use_torch_fsdp2=True)), 4).places[0].memory == sharded.memory

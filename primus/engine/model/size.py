@@ -1,15 +1,14 @@
-"""How big a model is and how much arithmetic a token costs: integers from the configuration, no torch.
+"""How big a model is: integers from the configuration, no torch.
 
-`parameter_count` counts real rows plus the vocabulary's padding; `training_flops` is the published formula of Megatron's
-throughput report: 6 = 3 (forward, gradients of input and weight) x 2 (multiply, add) for each weight a token meets, causal
-attention at half the square, recomputation not counted.
+`parameter_count` counts real rows plus the vocabulary's padding. A layer's parameters are told apart by how ranks share them,
+since that is what decides how many one of them has.
 """
 
 from dataclasses import dataclass
 
-from primus.engine.config.model import GATED_ACTIVATIONS, ModelConfig
+from primus.engine.config.model import GATED_ACTIVATIONS, ModelConfig, ParallelConfig
 
-__all__ = ["ModelSize", "padded_vocab_size", "parameter_count", "training_flops"]
+__all__ = ["LayerSize", "ModelSize", "padded_vocab_size", "parameter_count"]
 
 
 def padded_vocab_size(config: ModelConfig) -> int:
@@ -19,49 +18,121 @@ def padded_vocab_size(config: ModelConfig) -> int:
     return -(-config.vocab_size // multiple) * multiple
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerSize:
+    """Parameters of a layer, or of a part of one."""
+
+    divided: int = 0
+    """Shared by tensor-parallel ranks."""
+    whole: int = 0
+    """On each of them."""
+    experts: int = 0
+    """Of all experts together: shared by expert-parallel ranks, and each expert by expert-tensor-parallel ones."""
+    active: int = 0
+    """Of the experts that a token visits."""
+
+    def __add__(self, other: "LayerSize") -> "LayerSize":
+        """Return two parts together."""
+        return LayerSize(
+            divided=self.divided + other.divided,
+            whole=self.whole + other.whole,
+            experts=self.experts + other.experts,
+            active=self.active + other.active,
+        )
+
+    @property
+    def total(self) -> int:
+        """All parameters."""
+        return self.divided + self.whole + self.experts
+
+    @property
+    def total_active(self) -> int:
+        """Those that a token meets."""
+        return self.divided + self.whole + self.active
+
+    def dense_on_rank(self, parallel: ParallelConfig) -> int:
+        """Return how many of one rank's parameters are no expert's."""
+        return self.divided // parallel.tensor_model_parallel_size + self.whole
+
+    def experts_on_rank(self, parallel: ParallelConfig) -> int:
+        """Return how many of one rank's parameters are its experts'."""
+        tensor = parallel.expert_tensor_parallel_size or parallel.tensor_model_parallel_size
+        return self.experts // (parallel.expert_model_parallel_size * tensor)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSize:
-    """Parameters by part; `layer` is one layer."""
+    """Parameters by part."""
 
     embedding: int
-    layer: int
+    """The table of words and that of positions."""
+    layers: tuple[LayerSize, ...]
     final_norm: int
     output: int
-    num_layers: int
+    """0: the table of words serves."""
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        return f"{self.total:,d} parameters{f' ({self.active:,d} active)' if self.active != self.total else ''}"
 
     @property
     def total(self) -> int:
         """All parameters, a tied output matrix counted once."""
-        return self.embedding + self.num_layers * self.layer + self.final_norm + self.output
+        return self._ends + sum(layer.total for layer in self.layers)
+
+    @property
+    def active(self) -> int:
+        """All but those of experts that a token does not visit; embedding and output included."""
+        return self._ends + sum(layer.total_active for layer in self.layers)
+
+    @property
+    def _ends(self) -> int:
+        return self.embedding + self.final_norm + self.output
 
 
 def parameter_count(config: ModelConfig) -> ModelSize:
     """Return the parameters of the whole model, undivided."""
-    h, d = config.hidden_size, config.attention.kv_channels
-    q, kv = config.attention.num_attention_heads * d, config.attention.num_query_groups * d
-    norms_of = 2 if config.normalization == "LayerNorm" else 1
-    fc1 = config.ffn_hidden_size * (2 if config.activation in GATED_ACTIVATIONS else 1)
-    biased = int(config.add_bias_linear)
-    attention = (q + 2 * kv) * (h + int(config.attention.add_qkv_bias)) + h * (q + biased)
-    if config.attention.qk_norm == "model":
-        attention += 2 * norms_of * d
-    mlp = fc1 * (h + biased) + h * (config.ffn_hidden_size + biased)
+    h = config.hidden_size
     table = padded_vocab_size(config) * h
     learned = config.position.max_position_embeddings * h if config.position.type == "learned_absolute" else 0
+    norm = _norm(config, h)
+    around = _attention(config) + LayerSize(whole=2 * norm)
+    dense = around + _mlp(config, config.ffn_hidden_size)
+    sparse = around + _experts(config) if config.moe.layers else dense
     return ModelSize(
         embedding=table + learned,
-        layer=attention + mlp + 2 * norms_of * h,
-        final_norm=norms_of * h,
+        layers=tuple(sparse if number in config.moe.layers else dense for number in range(config.num_layers)),
+        final_norm=norm,
         output=0 if config.tie_embeddings else table,
-        num_layers=config.num_layers,
     )
 
 
-def training_flops(config: ModelConfig, batch_size: int) -> int:
-    """Return the floating-point operations of one iteration on `batch_size` sequences."""
-    h, s, d = config.hidden_size, config.seq_length, config.attention.kv_channels
+def _norm(config: ModelConfig, width: int) -> int:
+    return width * (2 if config.normalization == "LayerNorm" else 1)
+
+
+def _attention(config: ModelConfig) -> LayerSize:
+    h, d = config.hidden_size, config.attention.kv_channels
     q, kv = config.attention.num_attention_heads * d, config.attention.num_query_groups * d
-    matrices = 3 if config.activation in GATED_ACTIVATIONS else 2
-    attention = h * (q + 2 * kv) + q * s + q * h
-    layers = config.num_layers * (attention + h * config.ffn_hidden_size * matrices)
-    return 6 * batch_size * s * (layers + h * padded_vocab_size(config))
+    return LayerSize(
+        divided=(q + 2 * kv) * (h + config.attention.add_qkv_bias) + h * q,
+        whole=h * config.add_bias_linear + (2 * _norm(config, d) if config.attention.qk_norm == "model" else 0),
+    )
+
+
+def _mlp(config: ModelConfig, width: int) -> LayerSize:
+    h, biased = config.hidden_size, config.add_bias_linear
+    return LayerSize(divided=_halves(config) * width * (h + biased) + h * width, whole=h * biased)
+
+
+def _experts(config: ModelConfig) -> LayerSize:
+    """Router, experts and the shared expert."""
+    m, h = config.moe, config.hidden_size
+    assert m.num_experts is not None
+    each = (_halves(config) + 1) * h * (m.ffn_hidden_size or config.ffn_hidden_size)
+    routed = LayerSize(whole=m.num_experts * h, experts=m.num_experts * each, active=m.router_topk * each)
+    return routed if m.shared_expert_intermediate_size is None else routed + _mlp(config, m.shared_expert_intermediate_size)
+
+
+def _halves(config: ModelConfig) -> int:
+    return 2 if config.activation in GATED_ACTIVATIONS else 1

@@ -18,7 +18,8 @@ from primus.engine.checkpoint.start import Start, find_start
 from primus.engine.config import ConfigContainer, ParallelConfig, serialize
 from primus.engine.config.batch import BatchPlan
 from primus.engine.data.tokenizer import Tokenizer, build_tokenizer
-from primus.engine.model.size import parameter_count, training_flops
+from primus.engine.model.flops import training_flops
+from primus.engine.model.size import parameter_count
 from primus.engine.observe.profiler import Profiler
 from primus.engine.observe.timers import TimerReport
 from primus.engine.optim.watch import GradientWatch, SpikeWatch
@@ -41,6 +42,7 @@ from primus.engine.train.feeds import Feeds, Sources
 from primus.engine.train.loop import Callback, Loop
 from primus.engine.train.sinks import open_sinks
 from primus.engine.train.stages import Stages
+from primus.engine.train.routers import Routers
 from primus.engine.train.step import TrainStep
 from primus.engine.train.validation import Validation
 from primus.engine.train.warmup import warm_up
@@ -99,8 +101,7 @@ def with_vocabulary(config: ConfigContainer, tokenizer: Tokenizer) -> ConfigCont
 
 
 def _run(config: ConfigContainer, tokenizer: Tokenizer, start: Start | None, mesh: Mesh, process_start: float) -> None:
-    count = parameter_count(config.model).total
-    log.info("model: %s parameters, %s", f"{count:,d}", _ranks(mesh))
+    log.info("model: %s, %s", parameter_count(config.model), _ranks(mesh))
     if mesh.world.size > 1:
         for line in without_effect(config.dist, mesh.device):
             log.info("%s", line)
@@ -208,6 +209,7 @@ def build_step(parts: Parts, trainer: Trainer, stages: Stages, trace: Spans) -> 
             spikes=SpikeWatch() if train.check_for_large_grads else None,
         ),
         streams=parts.streams,
+        routers=Routers(parts.chunks, parts.mesh, parts.config.model.moe, per_token=train.calculate_per_token_loss),
         empties=train.empty_unused_memory_level,
         validation=_validation(parts, trainer),
     )

@@ -9,9 +9,11 @@ import torch
 
 from primus.engine.config.attention import AttentionConfig
 from primus.engine.config.model import ModelConfig, ParallelConfig
+from primus.engine.config.moe import MoEConfig
 from primus.engine.config.position import PositionConfig
 from primus.engine.model.builder import build_model
-from primus.engine.model.size import padded_vocab_size, parameter_count, training_flops
+from primus.engine.model.flops import training_flops
+from primus.engine.model.size import padded_vocab_size, parameter_count
 from primus.engine.parallel.mesh import single_mesh
 from primus.engine.parallel.random import RandomStreams
 
@@ -24,6 +26,7 @@ ANCHOR = ModelConfig(
     attention=AttentionConfig(num_attention_heads=4, num_query_groups=2, kv_channels=24),
     position=PositionConfig(max_position_embeddings=128),
 )
+EXPERTS = MoEConfig(num_experts=4, layers=(1, 3), ffn_hidden_size=40, shared_expert_intermediate_size=24)
 LARGER = replace(
     ANCHOR,
     ffn_hidden_size=256,
@@ -56,9 +59,16 @@ def test_parameter_count_equals_the_anchor() -> None:
             attention=replace(ANCHOR.attention, add_qkv_bias=True, qk_norm="model"),
             position=PositionConfig(type="learned_absolute", max_position_embeddings=128),
         ),
+        replace(ANCHOR, moe=EXPERTS),
+        replace(
+            ANCHOR,
+            moe=replace(EXPERTS, layers=(0, 1, 2, 3), ffn_hidden_size=None, router_enable_expert_bias=True),
+            tie_embeddings=True,
+            add_bias_linear=True,
+        ),
         replace(ANCHOR, activation="quick_geglu", attention=replace(ANCHOR.attention, qk_norm="l2"), vocab_size=100),
     ],
-    ids=["llama", "gpt2-like", "learned-positions", "padded"],
+    ids=["llama", "gpt2-like", "learned-positions", "experts", "experts-alone", "padded"],
 )
 def test_parameter_count_equals_the_built_model(config: ModelConfig) -> None:
     mesh = single_mesh()
@@ -67,11 +77,23 @@ def test_parameter_count_equals_the_built_model(config: ModelConfig) -> None:
     assert parameter_count(config).total == sum(parameter.numel() for parameter in model.parameters())
 
 
+def test_a_token_meets_all_but_the_experts_that_it_does_not_visit() -> None:
+    size = parameter_count(replace(ANCHOR, moe=EXPERTS))
+    assert size.total - size.active == 2 * (4 - 2) * 3 * 64 * 40
+    assert str(size) == f"{size.total:,d} parameters ({size.active:,d} active)"
+    assert str(parameter_count(ANCHOR)) == "180,800 parameters"
+
+
 @pytest.mark.parametrize(("activation", "flops"), [("gelu", 1_711_276_032), ("swiglu", 2_113_929_216)])
 def test_training_flops_equal_the_published_formula(activation: str, flops: int) -> None:
     assert training_flops(replace(LARGER, activation=activation), 8) == flops
 
 
+def test_training_flops_of_experts_equal_the_published_formula() -> None:
+    moe = MoEConfig(num_experts=4, layers=(0, 2), ffn_hidden_size=128, shared_expert_intermediate_size=96)
+    assert training_flops(replace(LARGER, moe=moe), 8) == 2_340_421_632
+
+
 def test_sizes_need_no_torch() -> None:
-    code = "import sys; import primus.engine.model.size; sys.exit('torch' in sys.modules)"
+    code = "import sys; import primus.engine.model.size, primus.engine.model.flops; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
