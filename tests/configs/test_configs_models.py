@@ -1,6 +1,8 @@
 """Model presets: known keys only, the zoo's values, the published parameter counts, and which of them still wait for a key."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,32 +12,21 @@ from primus.backends.megatron.argument_builder import MegatronArgBuilder
 from primus.backends.megatron.keys import KEYS
 from primus.core.experiment import load_experiment
 from primus.core.keys import check_values
+from primus.core.plan import plan_of
+from primus.engine.model.size import parameter_count
 
 MODELS = sorted(file.stem for file in (Path(primus.__file__).parent / "configs/models/megatron").glob("*.yaml"))
 ROOTS = ("language_model", "primus_megatron_model", "model_families")
 FAMILIES = [name for name in MODELS if name not in ROOTS and not name.endswith("_base")]
 ZOO = json.loads((Path(__file__).parents[1] / "data/megatron/zoo.json").read_text(encoding="utf-8"))
-OWN = {"llama_tiny": 4096, "llama_mini": 8192}
+OWN = {"llama_mini": 8192}
 
-# Presets that one of their keys keeps from running until it is built.
-WAITING = {
-    "num_experts": (
-        *("glm4_7", "gpt_oss_20B", "gpt_oss_120B", "grok1", "grok2", "llama4_17B16E", "llama4_17B128E", "minimax_m2.5"),
-        *("mixtral_8x7B_v0.1", "mixtral_8x22B_v0.1", "moe_515B", "moe_1T", "moe_2T", "moe_4T", "moe_proxy_single_node"),
-        *("qwen3_30B_A3B", "qwen3_235B_A22B", "qwen3_235B_A22B_4layer"),
-    ),
-    "multi_latent_attention": ("deepseek_v2", "deepseek_v2_lite", "kimi_k2"),
-    "mtp_num_layers": ("deepseek_v3", "glm5"),
-    "model_type": (
-        *("mamba_370M", "zebra_llama_1B", "zebra_llama_3B", "zebra_llama_8B", "zebra_llama_300M_mamba_hybrid"),
-        *("deepseek_v4_flash", "deepseek_v4_pro", "kimi_k3", "kimi_k3_8L_official", "kimi_k3_curve"),
-    ),
-    "experimental_attention_variant": (
-        *("qwen3_5_35B_A3B", "zebra_llama_1B_gdn", "zebra_llama_1B_gdn_pure", "zebra_llama_1B_kda_pure"),
-        *("zebra_llama_300M_gdn_hybrid", "zebra_llama_300M_gdn_pure", "zebra_llama_300M_kda_pure"),
-    ),
-    "lfm_layer_types": ("lfm2_8B_A1B",),
-}
+PAGE = Path(__file__).parents[2] / "docs/models.md"
+ROWS = [
+    [cell.strip(" `") for cell in row.strip("|").split("|")] for row in re.findall(r"^\| `.*$", PAGE.read_text("utf-8"), re.M)
+]
+WAITING = {row[0]: row[-1].removeprefix("waits for `") for row in ROWS if row[-1] != "runs"}
+"""Presets that a key of theirs keeps from running until it is built: the page is the one list of them."""
 
 OF_THE_TRAINER = {"seq_length", "make_vocab_size_divisible_by", "enable_experimental"}
 """Zoo values of keys that the trainer's preset sets, which wins over a model's."""
@@ -126,9 +117,12 @@ def test_preset_has_the_zoos_parameter_count(name, resolve_preset):
     assert count(values, ZOO[name]["vocab_rows"]) == (ZOO[name]["parameters"], ZOO[name]["active"])
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("llama_tiny", 5_048_576), ("llama_mini", 7_342_336)])
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("llama_tiny", 5_048_576), ("llama_mini", 7_342_336), ("qwen3_moe_tiny", 4_205_056), ("deepseek_tiny", 5_407_616)],
+)
 def test_small_preset_has_the_size_its_comment_claims(name, parameters, resolve_preset):
-    assert count(resolve_preset(f"models/megatron/{name}.yaml"), OWN[name])[0] == parameters
+    assert count(resolve_preset(f"models/megatron/{name}.yaml"), OWN.get(name, 4096))[0] == parameters
 
 
 EXPERIMENT = """\
@@ -163,17 +157,48 @@ def test_model_preset_needs_nothing_but_data(name, experiment_of, tmp_path):
     experiment, values = experiment_of(name)
     (module,) = experiment.modules.values()
     assert check_values(KEYS, module.params).problems == []
-    if any(name in names for names in WAITING.values()):
+    if name in WAITING:
         return
-    model = MegatronArgBuilder(experiment, module, values["expert_model_parallel_size"], tmp_path).build().config.model
+    ranks = values["expert_model_parallel_size"]
+    config = MegatronArgBuilder(experiment, module, ranks, tmp_path).build().config
+    model = config.model
     assert (model.num_layers, model.hidden_size) == (values["num_layers"], values["hidden_size"])
     assert model.attention.num_query_groups == (values["num_query_groups"] or values["num_attention_heads"])
     assert model.normalization == "RMSNorm"
     assert model.position.type == "rope"
+    rows = ZOO[name]["vocab_rows"] if name in ZOO else OWN.get(name, 4096)
+    model = replace(model, vocab_size=rows, make_vocab_size_divisible_by=1)
+    size, plan = parameter_count(model), plan_of(replace(config, model=model), ranks)
+    assert (size.total, size.active) == count(values, rows)
+    experts = sum(layer.experts for layer in size.layers)
+    assert [place.parameters for place in plan.places] == [size.total - experts + experts // ranks]
 
 
-@pytest.mark.parametrize(("key", "name"), [(key, name) for key, names in WAITING.items() for name in names])
-def test_a_preset_waits_for_a_key_that_is_not_built(key, name, resolve_preset):
-    assert KEYS[key].status == "pending", f"take {key} out of WAITING, or give its presets the key they wait for now"
+@pytest.mark.parametrize("name", WAITING)
+def test_a_preset_waits_for_a_key_that_is_not_built(name, resolve_preset):
+    key = WAITING[name]
+    assert KEYS[key].status == "pending", f"docs/models.md: {name} runs, or waits for another key now"
     base = resolve_preset("models/megatron/language_model.yaml")
     assert resolve_preset(f"models/megatron/{name}.yaml")[key] != base[key]
+
+
+def test_the_page_has_a_row_for_every_preset():
+    assert sorted(row[0] for row in ROWS) == FAMILIES
+
+
+def in_digits(size):
+    """Return the number that `30.5 B` stands for."""
+    digits, unit = size.split()
+    return float(digits) * 1e3 ** (2 + "MBT".index(unit))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_the_page_tells_a_presets_size(row, resolve_preset):
+    name, parameters, active, shape, _, experts, _ = row
+    values = resolve_preset(f"models/megatron/{name}.yaml")
+    facts = ZOO.get(name)
+    sizes = (facts["parameters"], facts["active"]) if facts else count(values, OWN.get(name, 4096))
+    assert in_digits(parameters) == pytest.approx(sizes[0], rel=5e-3)
+    assert in_digits(active or parameters) == pytest.approx(sizes[1], rel=5e-3)
+    assert shape == f"{values['num_layers']} x {values['hidden_size']}"
+    assert experts == (f"{values['num_experts']} / {values['moe_router_topk']}" if values["num_experts"] else "")
