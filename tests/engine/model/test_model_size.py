@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from primus.engine.config.attention import AttentionConfig
 from primus.engine.config.model import ModelConfig, ParallelConfig
@@ -13,6 +14,7 @@ from primus.engine.config.moe import MoEConfig
 from primus.engine.config.position import PositionConfig
 from primus.engine.model.builder import build_model
 from primus.engine.model.flops import training_flops
+from primus.engine.model.gpt import GPTModel
 from primus.engine.model.size import padded_vocab_size, parameter_count
 from primus.engine.parallel.mesh import single_mesh
 from primus.engine.parallel.random import RandomStreams
@@ -71,10 +73,14 @@ def test_parameter_count_equals_the_anchor() -> None:
     ids=["llama", "gpt2-like", "learned-positions", "experts", "experts-alone", "padded"],
 )
 def test_parameter_count_equals_the_built_model(config: ModelConfig) -> None:
+    assert parameter_count(config).total == sum(parameter.numel() for parameter in _built(config).parameters())
+
+
+def _built(config: ModelConfig) -> GPTModel:
     mesh = single_mesh()
     streams = RandomStreams(1, mesh.coordinates)
     (model,) = build_model(config, mesh=mesh, dtype=torch.float32, device="cpu", seed=1, streams=streams)
-    assert parameter_count(config).total == sum(parameter.numel() for parameter in model.parameters())
+    return model
 
 
 def test_a_token_meets_all_but_the_experts_that_it_does_not_visit() -> None:
@@ -92,6 +98,29 @@ def test_training_flops_equal_the_published_formula(activation: str, flops: int)
 def test_training_flops_of_experts_equal_the_published_formula() -> None:
     moe = MoEConfig(num_experts=4, layers=(0, 2), ffn_hidden_size=128, shared_expert_intermediate_size=96)
     assert training_flops(replace(LARGER, moe=moe), 8) == 2_340_421_632
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        ANCHOR,
+        replace(ANCHOR, activation="gelu"),
+        replace(ANCHOR, attention=replace(ANCHOR.attention, num_query_groups=4), tie_embeddings=True),
+        replace(ANCHOR, moe=EXPERTS),
+    ],
+    ids=["gated", "not-gated", "no-groups", "experts"],
+)
+def test_training_flops_are_those_of_the_products_that_run(config: ModelConfig) -> None:
+    explicit = replace(config, attention=replace(config.attention, backend="unfused"))
+    model = _built(explicit)
+    tokens = torch.zeros(2, config.seq_length, dtype=torch.int64)
+    with FlopCounterMode(display=False) as counter:
+        model(tokens, torch.arange(config.seq_length).expand(2, -1))
+    # Explicit attention multiplies the whole square; the router's product is small and left out.
+    heads = config.attention
+    square = config.num_layers * heads.num_attention_heads * heads.kv_channels * config.seq_length
+    routers = len(config.moe.layers) * (config.moe.num_experts or 0) * config.hidden_size
+    assert 3 * counter.get_total_flops() - 6 * tokens.numel() * (square + routers) == training_flops(config, 2)
 
 
 def test_sizes_need_no_torch() -> None:
