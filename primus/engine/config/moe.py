@@ -5,7 +5,7 @@ from typing import Literal
 
 __all__ = ["MoEConfig"]
 
-Balancing = Literal["aux_loss", "seq_aux_loss", "sinkhorn", "none"]
+Balancing = Literal["aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,10 +42,10 @@ class MoEConfig:
     """A bias on the choice that evens out the load, instead of a loss (arXiv 2408.15664)."""
     router_bias_update_rate: float = 1e-3
     """Step of that bias after each iteration."""
-    router_load_balancing_type: Balancing = "aux_loss"
-    """Loss over all tokens, loss over each sequence, an even assignment, or nothing."""
-    aux_loss_coeff: float = 0.0
-    """Weight of the balance loss."""
+    router_load_balancing_type: tuple[Balancing, ...] = ("aux_loss",)
+    """Losses over a microbatch, over each sequence, over the batch so far; or an even assignment; or nothing."""
+    aux_loss_coeff: tuple[float, ...] = (0.0,)
+    """Weight of each of these losses."""
     z_loss_coeff: float | None = None
     """Weight of the loss on large logits."""
     input_jitter_eps: float | None = None
@@ -56,5 +56,9 @@ class MoEConfig:
     """Who is dropped: the smallest weights, or the latest tokens."""
     pad_expert_input_to_capacity: bool = False
     """Experts always get as many tokens as they may take."""
+    per_layer_logging: bool = False
+    """Losses of the load are logged for each layer as well."""
+    router_force_load_balancing: Literal["even", "uniform"] | None = None
+    """Logits are random, and with `even` experts take turns: for measuring, not for training."""
     router_logit_softcapping: float | None = None
     """Bound of the logits; None or 0: none."""

@@ -1,7 +1,7 @@
 """Linears of many experts in one call: rows of x are sorted by expert, and each run of rows meets its own matrix.
 
-The loop over experts is one product each, written into one result; weight gradients go straight into the flat gradients where the
-weights have a slot there.
+The loop over experts is one product each, written into one result; weight gradients go straight into the flat gradients where
+the weights have a slot there.
 """
 
 from collections.abc import Sequence

@@ -5,15 +5,21 @@ N tokens, E experts, k experts a token. Scores are computed in at least fp32 and
 (z-loss), 2412.19437 (sigmoid scores, expert bias, groups).
 """
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-__all__ = ["balance_scores", "best", "keep_capacity", "route", "route_sinkhorn", "soft_cap", "z_loss_of"]
+__all__ = ["balance_scores", "best", "keep_capacity", "route", "route_sinkhorn", "soft_cap", "spread_evenly", "z_loss_of"]
 
 Score = Literal["softmax", "sigmoid"]
 DropPolicy = Literal["probs", "position"]
+_SCORES: dict[str, Callable[[Tensor], Tensor]] = {
+    "softmax": lambda logits: logits,  # over the chosen ones, once they are
+    "pre_softmax": lambda logits: logits.softmax(-1),
+    "sigmoid": torch.sigmoid,
+}
 
 _TINY = 1e-20
 """Keeps a sum of sigmoid scores from being zero."""
@@ -31,15 +37,12 @@ def route(
 ) -> tuple[Tensor, Tensor]:
     """Return weights and map.
 
-    Softmax weights are over the k chosen logits, or with `pre_softmax` the chosen ones of all probabilities. Sigmoid weights are
-    the chosen scores over their sum (their own value for k = 1). `groups` is (number, best): only the best groups of neighbouring
-    experts can be chosen from. `bias_E` moves the choice and not the weights. `scaling` multiplies the weights.
+    Softmax weights are over the k chosen logits, or with `pre_softmax` the chosen ones of all probabilities. Sigmoid weights
+    are the chosen scores over their sum (their own value for k = 1). `groups` is (number, best): only the best groups of
+    neighbouring experts can be chosen from. `bias_E` moves the choice and not the weights. `scaling` multiplies the weights.
     """
     wide_NE = _widened(logits_NE)
-    if score == "sigmoid":
-        scores_NE = torch.sigmoid(wide_NE)
-    else:
-        scores_NE = wide_NE.softmax(-1) if pre_softmax else wide_NE
+    scores_NE = _SCORES["pre_softmax" if pre_softmax and score == "softmax" else score](wide_NE)
     choice_NE = scores_NE if bias_E is None else scores_NE + bias_E
     chosen_Nk = best(choice_NE.detach(), k, groups)
     weights_Nk = scores_NE.gather(1, chosen_Nk)
@@ -108,6 +111,13 @@ def keep_capacity(
     filled = torch.zeros_like(map_NE).scatter_(0, order_NE.topk(count, dim=0).indices, True)
     kept = filled & map_NE
     return weights_NE * kept, filled if pads else kept
+
+
+def spread_evenly(weights_NE: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return weights and map with the weights of each token, the largest first, on the k experts that are next in turn."""
+    N, E = weights_NE.shape
+    turn_Nk = (torch.arange(N * k, device=weights_NE.device) % E).view(N, k)
+    return _spread(weights_NE.topk(k, dim=-1).values, turn_Nk, weights_NE)
 
 
 def soft_cap(x: Tensor, cap: float | None) -> Tensor:

@@ -46,6 +46,7 @@ def build_model(
         cp=mesh.cp,
         cp_exchange=mesh.cp_exchange,
         cp_ring=mesh.cp_ring,
+        dp=mesh.dp,
         ep=mesh.ep,
         etp=mesh.etp,
         etp_ep=mesh.etp_ep,

@@ -1,6 +1,6 @@
 """One transformer layer, and the stack of them with its final norm."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from torch import Tensor, nn
@@ -68,6 +68,11 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleDict({str(number): layer for number, layer in layers.items()})
         self.final_layernorm = final_layernorm
         self._runs = tuple(runs)
+
+    def numbered(self) -> Iterator[tuple[int, nn.Module]]:
+        """Yield the layers with their numbers in the whole model."""
+        for number, layer in self.layers.items():
+            yield int(number), layer
 
     def forward(
         self, x_SBH: Tensor, tables: RotaryTables | None, mask_B1SS: Tensor | None, part: SequenceSlice | None = None

@@ -28,6 +28,7 @@ class Place:
     cp: Group
     cp_exchange: Group
     cp_ring: Group
+    dp: Group
     ep: Part
     etp: Part
     etp_ep: Group

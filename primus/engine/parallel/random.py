@@ -23,7 +23,13 @@ class RandomStreams:
         self._device = torch.device(device)
         base = seed + 100 * coordinates.pp
         torch.manual_seed(base)
-        self._states = {"model-parallel": self._seeded(base + 2718 + coordinates.tp)}
+        c = coordinates
+        self._states = {
+            "model-parallel": self._seeded(base + 2718 + c.tp),
+            "router": self._seeded(base + 5_000_011 * (1 + c.tp + 1_009 * (c.cp + 1_009 * c.dp))),
+        }
+        self.is_replaying = False
+        """What runs has run before, and is computed again for its backward."""
 
     @contextmanager
     def fork(self, name: str | None) -> Iterator[None]:
@@ -49,10 +55,12 @@ class RandomStreams:
         """Draw in the body what the named streams drew from `state` on; afterwards they go on where they were."""
         present = self.state_dict()
         self.load_state_dict(state)
+        self.is_replaying = True
         try:
             yield
         finally:
             self.load_state_dict(present)
+            self.is_replaying = False
 
     def state_dict(self) -> dict[str, Any]:
         """Return the named streams' states; the default stream is torch's own and saved with it."""

@@ -19,6 +19,7 @@ __all__ = [
     "Division",
     "Sharding",
     "Shards",
+    "buffer_shards",
     "flat_range_shards",
     "global_parameters",
     "global_shape",
@@ -147,6 +148,18 @@ def parameter_shards(data: Tensor, sharding: Sharding, division: Division) -> Sh
 def weight_shards(parameters: Iterable[tuple[str, nn.Parameter]], division: Division) -> dict[str, Shards]:
     """Return the rectangles of named parameters that a rank holds whole as far as `division` does not divide them."""
     return {name: parameter_shards(parameter.data, sharding_of(parameter), division) for name, parameter in parameters}
+
+
+def buffer_shards(chunks: Iterable[nn.Module]) -> dict[str, Shards]:
+    """Return the tensors beside the parameters that belong to a model's state; all ranks of a stage hold them whole."""
+    whole = ((name, module, key) for chunk in chunks for name, module in chunk.named_modules() for key in module._buffers)
+    shards = {}
+    for name, module, key in whole:
+        buffer = module._buffers[key]
+        if buffer is not None and key not in module._non_persistent_buffers_set:
+            chunk = Chunk((0,) * buffer.dim(), buffer)
+            shards[f"{name}.{key}"] = Shards(tuple(buffer.shape), buffer.dtype, [chunk])
+    return shards
 
 
 def join(known: Shards | None, part: Shards) -> Shards:

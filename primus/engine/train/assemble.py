@@ -25,7 +25,7 @@ from primus.engine.parallel.data_parallel import DataParallel
 from primus.engine.parallel.fsdp2 import FullyShardedDataParallel
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.random import RandomStreams
-from primus.engine.parallel.sharding import global_parameters, weight_shards
+from primus.engine.parallel.sharding import Shards, buffer_shards, global_parameters, weight_shards
 from primus.engine.precision import dtype_of
 
 __all__ = ["Parts", "Trainer", "assemble"]
@@ -69,7 +69,7 @@ class Parts:
         self.trainer.buffers.finish_param_gather()
         return Contents(
             state=self.state,
-            model=self.trainer.buffers.weight_shards(),
+            model=_model_shards(self),
             optimizer=self.trainer.optimizer.state_shards(),
             optimizer_common=self.trainer.optimizer.common_state(),
             rng=capture_rng(self.streams, self.mesh.device),
@@ -142,7 +142,7 @@ def _restore(parts: Parts, start: Start) -> None:
     loaded = load_checkpoint(
         start if trainer else replace(start, load_optim=False),
         parts.config.checkpoint,
-        model=trainer.buffers.weight_shards() if trainer else weight_shards(global_parameters(parts.chunks), parts.mesh),
+        model=_model_shards(parts),
         optimizer=trainer.optimizer.state_shards() if trainer else {},
         container=serialize.to_dict(parts.config),
         mesh=parts.mesh,
@@ -158,6 +158,12 @@ def _restore(parts: Parts, start: Start) -> None:
         restore_rng(dict(loaded.rng), parts.streams, parts.mesh.device)
     for line in loaded.report:
         log.warning("%s", line) if line.startswith("NOT") else log.info("%s", line)
+
+
+def _model_shards(parts: Parts) -> dict[str, Shards]:
+    trainer, chunks = parts.trainer, parts.chunks
+    weights = trainer.buffers.weight_shards() if trainer else weight_shards(global_parameters(chunks), parts.mesh)
+    return {**weights, **buffer_shards(chunks)}
 
 
 def _progress(parts: Parts) -> Progress | None:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from primus.engine.cause import noting_time
 from primus.engine.checkpoint.local import newest_start
 from primus.engine.checkpoint.start import Start, find_start
-from primus.engine.config import ConfigContainer, ParallelConfig, serialize
+from primus.engine.config import ConfigContainer, serialize
 from primus.engine.config.batch import BatchPlan
 from primus.engine.data.tokenizer import Tokenizer, build_tokenizer
 from primus.engine.model.flops import training_flops
@@ -40,9 +40,9 @@ from primus.engine.train.callbacks.stop import Stopping
 from primus.engine.train.determinism import be_deterministic
 from primus.engine.train.feeds import Feeds, Sources
 from primus.engine.train.loop import Callback, Loop
+from primus.engine.train.routers import Routers
 from primus.engine.train.sinks import open_sinks
 from primus.engine.train.stages import Stages
-from primus.engine.train.routers import Routers
 from primus.engine.train.step import TrainStep
 from primus.engine.train.validation import Validation
 from primus.engine.train.warmup import warm_up
@@ -56,7 +56,6 @@ log = logging.getLogger(__name__)
 
 def pretrain(config: ConfigContainer, *, process_start: float) -> None:
     """Train; `process_start` is when the process began, in seconds since the epoch."""
-    _check_built(config.model.parallel)
     tokenizer = build_tokenizer(config.tokenizer)
     config = with_vocabulary(config, tokenizer)
     start = find_start(config.checkpoint)
@@ -72,12 +71,6 @@ def pretrain(config: ConfigContainer, *, process_start: float) -> None:
     # Only after a good end: NCCL would wait for what is under way, and a rank that fails has to leave and say why.
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-def _check_built(parallel: ParallelConfig) -> None:
-    """Refuse what a container written by hand may ask for and this engine cannot do yet; the front door refuses the keys."""
-    if parallel.expert_model_parallel_size != 1:
-        raise InputError(f"expert parallel size {parallel.expert_model_parallel_size}: not implemented yet")
 
 
 def choose_device() -> torch.device:

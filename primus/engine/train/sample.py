@@ -12,7 +12,7 @@ from primus.engine.inference.sampling import generate
 from primus.engine.model.builder import build_model
 from primus.engine.parallel.mesh import single_mesh
 from primus.engine.parallel.random import RandomStreams
-from primus.engine.parallel.sharding import global_parameters, weight_shards
+from primus.engine.parallel.sharding import buffer_shards, global_parameters, weight_shards
 from primus.engine.precision import dtype_of
 from primus.engine.train.pretrain import choose_device, with_vocabulary
 from primus.errors import InputError
@@ -44,7 +44,11 @@ def sample_run(config_file: Path, *, prompt: str, max_new_tokens: int, temperatu
         seed=config.rng.seed,
         streams=RandomStreams(config.rng.seed, mesh.coordinates, device),
     )
-    load_weights(iteration_folder(base, iteration), weight_shards(global_parameters([model]), mesh), mesh=mesh)
+    load_weights(
+        iteration_folder(base, iteration),
+        {**weight_shards(global_parameters([model]), mesh), **buffer_shards([model])},
+        mesh=mesh,
+    )
     ids = generate(
         model,
         context,

@@ -21,6 +21,7 @@ from primus.engine.parallel.data_parallel import DataParallel
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.random import RandomStreams
 from primus.engine.trace import Spans
+from primus.engine.train.routers import Routers
 from primus.engine.train.stages import Stages
 from primus.engine.train.validation import Validation
 from primus.errors import RunError
@@ -69,6 +70,7 @@ class TrainStep:
     spikes: SpikeWatch | None
     gradients: GradientWatch
     streams: RandomStreams
+    routers: Routers
     empties: int = 0
     """Level of `empty_unused_memory_level`."""
     validation: Validation | None = None
@@ -100,6 +102,7 @@ class TrainStep:
 
         self.earlier = None
         self.buffers.zero_grad()
+        self.routers.begin(loss_scale=self.optimizer.loss_scale, num_microbatches=num_microbatches)
         with self.trace.span("forward-backward", 1):
             self.stages.train(batches, num_microbatches, on_loss, self.buffers, counts=self._begin())
         table = torch.zeros(1, 2, device=self.mesh.device)
@@ -109,6 +112,7 @@ class TrainStep:
         self._watch(table, iteration)
         with self.trace.span("all-grads-sync", 1):
             self.buffers.finish_grad_sync()
+        self.routers.end()
         if self.empties >= 1:
             return_cached(self.mesh.device)
         facts = _Facts(

@@ -88,6 +88,7 @@ def case(mesh: Mesh, overlap: Overlap, dtype: torch.dtype) -> tuple[torch.nn.Mod
         cp=mesh.cp,
         cp_exchange=mesh.cp_exchange,
         cp_ring=mesh.cp_ring,
+        dp=mesh.dp,
         ep=mesh.ep,
         etp=mesh.etp,
         etp_ep=mesh.etp_ep,

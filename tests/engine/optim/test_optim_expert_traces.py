@@ -45,7 +45,7 @@ CONFIG = ModelConfig(
         ffn_hidden_size=16,
         shared_expert_intermediate_size=16,
         router_topk=2,
-        router_load_balancing_type="none",
+        router_load_balancing_type=("none",),
         token_dispatcher="alltoall",
     ),
 )

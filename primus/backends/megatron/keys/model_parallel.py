@@ -1,6 +1,6 @@
 """Rows of section 5.2: how a model is divided over ranks."""
 
-from primus.backends.megatron.keys.row import inert, live, pending, retired, section
+from primus.backends.megatron.keys.row import inert, live, retired, section
 
 __all__ = ["ROWS"]
 
@@ -51,9 +51,9 @@ ROWS = section(
                 "a list chooses per layer, a list of one for all."),
     live("hierarchical_context_parallel_sizes", "list[int]?", "model.parallel.hierarchical_context_parallel_sizes",
             doc="Sizes of the exchange and the ring level of `a2a+p2p`; their product is `context_parallel_size`."),
-    pending("expert_model_parallel_size", "int", _EXPERT, minimum=1,
+    live("expert_model_parallel_size", "int", "model.parallel.expert_model_parallel_size", minimum=1,
             doc="Ranks that share the experts of a layer, in contiguous blocks."),
-    pending("expert_tensor_parallel_size", "int?", _EXPERT, minimum=1,
+    live("expert_tensor_parallel_size", "int?", "model.parallel.expert_tensor_parallel_size", minimum=1,
             doc="Ranks that share one expert's matrices. Null: `tensor_model_parallel_size`."),
     live("high_priority_stream_groups", "list[str]", "dist.communicators",
          doc="Kinds of groups, named as in `nccl_communicator_config_path`, whose NCCL streams get high priority: their "

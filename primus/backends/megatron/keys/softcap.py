@@ -1,6 +1,6 @@
 """Rows of section 10.7: soft caps `c * tanh(z / c)` on logits."""
 
-from primus.backends.megatron.keys.row import pending, section
+from primus.backends.megatron.keys.row import live, pending, section
 
 __all__ = ["ROWS"]
 
@@ -14,6 +14,6 @@ ROWS = section(
             doc="Soft cap on the output logits, before the loss and in generation. Null: none."),
     pending("attn_logit_softcapping", "float?", _CAP,
             doc="Soft cap on scaled attention scores before the mask. Null: none."),
-    pending("router_logit_softcapping", "float?", _CAP,
+    live("router_logit_softcapping", "float?", "model.moe.router_logit_softcapping",
             doc="Soft cap on router logits before experts are chosen. Null: none."),
 )

@@ -10,7 +10,7 @@ from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
 from primus.engine.model.mlp import MLP
 from primus.engine.model.moe.dispatch import Dispatch, DispatchByExchange, DispatchByGather, DispatchOnce
 from primus.engine.model.moe.experts import Experts
-from primus.engine.model.moe.layer import MoELayer, attach_losses
+from primus.engine.model.moe.layer import MoELayer
 from primus.engine.model.moe.router import Router
 from primus.engine.model.parameter import Place
 
@@ -44,7 +44,6 @@ def _moe(config: ModelConfig, place: Place) -> MoELayer:
         shared_experts=None if shared is None else _mlp(config, place, shared),
         dispatch=_dispatch(m, place),
         shared_overlaps=m.shared_expert_overlap,
-        attach=attach_losses,
     )
 
 

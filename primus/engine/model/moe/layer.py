@@ -1,9 +1,5 @@
 """A sparse feed-forward half of a layer: tokens to their experts and back, beside the shared expert."""
 
-from collections.abc import Callable
-from typing import Any
-
-import torch
 from torch import Tensor, nn
 
 from primus.engine.model.mlp import MLP
@@ -11,10 +7,7 @@ from primus.engine.model.moe.dispatch import Dispatch
 from primus.engine.model.moe.experts import Experts
 from primus.engine.model.moe.router import Router
 
-__all__ = ["AttachLosses", "MoELayer", "attach_losses"]
-
-AttachLosses = Callable[[Tensor, dict[str, Tensor]], Tensor]
-"""Returns the router's weights, whose backward also starts the losses."""
+__all__ = ["MoELayer"]
 
 
 class MoELayer(nn.Module):
@@ -28,17 +21,15 @@ class MoELayer(nn.Module):
         shared_experts: MLP | None,
         shared_overlaps: bool,
         dispatch: Dispatch,
-        attach: AttachLosses,
     ) -> None:
         """With `shared_overlaps` the shared expert works while tokens travel, forward and backward."""
         super().__init__()
         self.router, self.experts, self.shared_experts = router, experts, shared_experts
-        self._shared_overlaps, self._dispatch, self._attach = shared_overlaps, dispatch, attach
+        self._shared_overlaps, self._dispatch = shared_overlaps, dispatch
 
     def forward(self, x_SBH: Tensor) -> tuple[Tensor, None]:
         routing = self.router(x_SBH)
-        weights_NE = self._attach(routing.weights_NE, routing.losses)
-        journey = self._dispatch(x_SBH.flatten(0, 1), weights_NE, routing.map_NE)
+        journey = self._dispatch(x_SBH.flatten(0, 1), routing.weights, routing.map)
         shared = self._shared(x_SBH) if self._shared_overlaps else None
         y_SBH = journey.back(self.experts(*journey.arrive())).view_as(x_SBH)
         if not self._shared_overlaps:
@@ -50,22 +41,3 @@ class MoELayer(nn.Module):
             return None
         y_SBH: Tensor = self.shared_experts(x_SBH)[0]
         return y_SBH
-
-
-def attach_losses(weights_NE: Tensor, losses: dict[str, Tensor]) -> Tensor:
-    """Let the backward of the weights start that of the losses, with a gradient of one."""
-    for loss in losses.values():
-        weights_NE = _Attach.apply(weights_NE, loss)
-    return weights_NE
-
-
-class _Attach(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, loss: Tensor) -> Tensor:
-        ctx.save_for_backward(loss)
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, dx: Tensor) -> tuple[Tensor, Tensor]:
-        (loss,) = ctx.saved_tensors
-        return dx, torch.ones_like(loss)

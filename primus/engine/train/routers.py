@@ -1,0 +1,79 @@
+"""`Routers`: what a step has to do with the routers of a rank's layers, before its forwards and after its update."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from primus.engine.config.moe import MoEConfig
+from primus.engine.model.gpt import GPTModel
+from primus.engine.model.moe.layer import MoELayer
+from primus.engine.model.moe.losses import loss_names
+from primus.engine.parallel.collectives import all_reduce_
+from primus.engine.parallel.mesh import Mesh
+
+__all__ = ["Routers"]
+
+
+class Routers:
+    """All routers of this rank; none for a dense model."""
+
+    def __init__(self, chunks: Iterable[GPTModel], mesh: Mesh, config: MoEConfig, *, per_token: bool) -> None:
+        self._routers = {
+            number: layer.mlp.router
+            for chunk in chunks
+            for number, layer in chunk.decoder.numbered()
+            if isinstance(layer.mlp, MoELayer)
+        }
+        self._mesh, self._config, self._per_token = mesh, config, per_token
+        self._microbatches = 0
+        for router in self._routers.values():
+            router.losses.counts_tokens = per_token
+
+    def begin(self, *, loss_scale: float, num_microbatches: int) -> None:
+        """Start a step: tell losses what the averages over microbatches and ranks will take away."""
+        share = 1.0 if self._per_token else self._mesh.cp.size / num_microbatches
+        self._microbatches += num_microbatches
+        for router in self._routers.values():
+            router.losses.begin(loss_scale * share)
+
+    @torch.no_grad()
+    def end(self) -> None:
+        """Move biases towards an even load by what experts got in the step; all ranks of a stage call it."""
+        biased = [router for router in self._routers.values() if router.tokens_per_expert is not None]
+        if not biased:
+            return
+        counts_RE = torch.stack([_not_none(router.tokens_per_expert) for router in biased])
+        for group in (self._mesh.tp, self._mesh.dp_cp):
+            all_reduce_(counts_RE, group)
+        steps_RE = torch.sign(counts_RE.mean(1, keepdim=True) - counts_RE)
+        for router, step_E in zip(biased, steps_RE, strict=True):
+            _not_none(router.expert_bias).add_(step_E, alpha=router.config.router_bias_update_rate)
+            _not_none(router.tokens_per_expert).zero_()
+
+    def notes(self) -> dict[str, float]:
+        """Return the losses since the last call, without coefficients, as means over microbatches and over layers (or of each).
+
+        All ranks call it together.
+        """
+        names = loss_names(self._config)
+        if not names or not self._microbatches:
+            return {}
+        table_LN = torch.zeros(len(self._config.layers), len(names), dtype=torch.float64, device=self._mesh.device)
+        for number, router in self._routers.items():
+            row = self._config.layers.index(number)
+            for column, name in enumerate(names):
+                table_LN[row, column] = router.losses.sums.pop(name)
+        # The ranks of a microbatch have parts of its losses, and stages their own layers.
+        means_LN = all_reduce_(table_LN, self._mesh.world) / (self._mesh.dp.size * self._microbatches)
+        self._microbatches = 0
+        found = dict(zip(names, means_LN.mean(0).tolist(), strict=True))
+        if self._config.per_layer_logging:
+            for number, row in zip(self._config.layers, means_LN.tolist(), strict=True):
+                found |= {f"moe/{name}_layer_{number}": value for name, value in zip(names, row, strict=True)}
+        return found
+
+
+def _not_none(tensor: Tensor | None) -> Tensor:
+    assert tensor is not None
+    return tensor
