@@ -11,7 +11,7 @@ import pytest
 from primus.backends.megatron.argument_builder import MegatronArgBuilder
 from primus.backends.megatron.keys import KEYS
 from primus.backends.megatron.to_container import COMPUTED, targets
-from primus.core.experiment import load_experiment, shipped_presets
+from primus.core.experiment import load_experiment
 from primus.engine.config import ConfigContainer
 from primus.engine.config.serialize import dump, from_dict, to_dict
 
@@ -205,18 +205,6 @@ def test_values_off_the_default_have_their_source(build: Any) -> None:
     assert sources["dataset.mock_data"] == "exp.yaml:11 (mock_data)"
     assert sources["model.attention.kv_channels"].startswith("derived: kv_channels null (primus/configs/models/megatron/")
     assert "checkpoint.ckpt_format" not in sources
-
-
-BASES = {"language_model.yaml", "primus_megatron_model.yaml", "llama_base.yaml"}
-"""Presets that leave open what only a family or the user knows."""
-FAMILIES = sorted(name for name in shipped_presets("models", "megatron") if name not in BASES)
-
-
-@pytest.mark.parametrize("model", FAMILIES)
-def test_model_presets_build(build: Any, model: str) -> None:
-    model_config = build(base={"mock_data": True}, model=model).config.model
-    assert model_config.position.type == "rope"
-    assert model_config.normalization == "RMSNorm"
 
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples" / "megatron" / "configs").rglob("*.yaml"))
