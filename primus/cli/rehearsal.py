@@ -30,6 +30,10 @@ def show_rehearsal(record: Record, layout: Layout, console: Console | None = Non
         "pipeline": (at.pp, sizes["pp"]),
         "data": (at.dp, sizes["dp"]),
     }
+    experts = layout.sizes("expert")["ep"]
+    if experts > 1:
+        (group,) = (group for group in layout.groups("ep", grid="expert") if record.rank in group)
+        numbers["expert"] = (group.index(record.rank), experts)
     place = ", ".join(f"{axis} {number} of {count}" for axis, (number, count) in numbers.items())
     console.print(f"[bold]rank {record.rank} of {record.world_size}[/]: {place}")
     if record.groups:

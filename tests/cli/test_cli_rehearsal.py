@@ -20,13 +20,18 @@ def _rows(text: str) -> list[str]:
 def test_a_rank_of_a_large_world_is_built_and_leaves_nothing_behind(primus, became, folder, monkeypatch):
     (folder / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder / "tmp"))
-    outcome = primus(*START, "--dry-run", "--world-size", "1024", "--rank", "600", *WORLD, "use_distributed_optimizer=true")
+    experts = ("num_experts=8", "moe_layer_freq=[0,0,0,1]", "expert_model_parallel_size=2")
+    words = (*WORLD, *experts, "use_distributed_optimizer=true")
+    outcome = primus(*START, "--dry-run", "--world-size", "1024", "--rank", "600", *words)
     assert (outcome.code, became) == (0, []), outcome.err
     rows = _rows(outcome.out)
-    assert "rank 600 of 1024: tensor 0 of 4, context 0 of 1, pipeline 1 of 2, data 22 of 128" in rows
+    assert "mesh tp 4 x cp 1 x pp 2 x dp 128 = 1024 ranks; experts: tp 4 x ep 2 x pp 2 x dp 64" in rows
+    assert "rank 600 of 1024: tensor 0 of 4, context 0 of 1, pipeline 1 of 2, data 22 of 128, expert 0 of 2" in rows
+    assert "data of experts 64 11 512-1016 by 8" in rows
     assert "pipeline 2 1 88, 600" in rows
     assert "data 128 22 512-1020 by 4" in rows
-    assert "decoder.layers.*.mlp.linear_fc2.weight 2 256 x 176 256 x 704 float32" in rows
+    assert "decoder.layers.*.mlp.linear_fc2.weight 1 256 x 176 256 x 704 float32" in rows
+    assert "decoder.layers.*.mlp.experts.linear_fc2.weight 1 4 x 256 x 176 8 x 256 x 704 float32" in rows
     assert any(row.startswith("pipeline 2 between stages receive 2 ") for row in rows)
     assert sorted(path.name for path in folder.iterdir()) == ["tiny.yaml", "tmp"]
     assert not list((folder / "tmp").iterdir())

@@ -43,6 +43,11 @@ _AXES = {
     "dp_cp": "data x context",
     "intra_dp_cp": "one optimizer state",
     "inter_dp_cp": "optimizer instances",
+    "etp_ep": "experts",
+    "expt_dp": "data of experts",
+    "intra_expt_dp": "one optimizer state of experts",
+    "inter_expt_dp": "optimizer instances of experts",
+    "expt_mp": "one copy of the experts",
     "mp": "one copy of the model",
     "world": "world",
 }

@@ -21,7 +21,6 @@ ENGINE_ONLY = {
     "model.position.yarn_correction_range_round_to_int",
     "model.parallel.pipeline_model_parallel_size",
     "model.parallel.context_parallel_size",
-    "model.parallel.expert_model_parallel_size",
 }
 """Fields without a live key: constants of the reference, and degrees that are not built yet."""
 
@@ -94,6 +93,7 @@ OTHER: dict[str, Any] = {
 }
 """Another legal value where adding one or turning round is none."""
 TOGETHER: dict[str, dict[str, Any]] = {
+    "expert_model_parallel_size": {"num_experts": 4},
     "fp32_residual_connection": {"bf16": True},
     "fp16_lm_cross_entropy": {"fp16": True},
     "auto_continue_train": {"save": "c"},
@@ -139,6 +139,7 @@ TOGETHER: dict[str, dict[str, Any]] = {
 }
 """What a key needs beside it."""
 TWO_RANKS = (
+    "expert_model_parallel_size",
     "overlap_param_gather_with_optimizer_step",
     "tensor_model_parallel_size",
     "pipeline_model_parallel_size",
