@@ -13,9 +13,11 @@ from primus.backends.megatron.reasons import (
     Why,
     backend_decides,
     cuts_sequences,
+    experts_are_here,
     first,
     fp32,
     gathers_by_layer,
+    has_no_router_losses,
     has_one_chunk,
     has_two_chunks,
     has_weight_gradients_apart,
@@ -23,6 +25,7 @@ from primus.backends.megatron.reasons import (
     is_no_hub_tokenizer,
     is_not_plain_gelu,
     is_one_level,
+    is_plain_router,
     keeps_whole_gradients,
     keeps_whole_messages,
     keeps_whole_weights,
@@ -39,6 +42,7 @@ from primus.backends.megatron.reasons import (
     reduces_each_microbatch,
     rotary_is_said_otherwise,
     shards_nothing,
+    sinkhorn_chooses,
     tokenizers,
     touches_no_checkpoint,
     under,
@@ -181,6 +185,29 @@ _MODEL = (
     Idle(("original_max_position_embeddings", "rotary_scaling_factor", "mscale", "mscale_all_dim"), positions("yarn")),
     Idle(("rope_scaling_factor",), without("use_rope_scaling")),
 )
+_UNCHOSEN = first(without("num_experts"), sinkhorn_chooses)
+_EXPERTS = (
+    Idle(("moe_layer_freq", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size"), without("num_experts")),
+    Idle(("moe_router_topk", "moe_router_dtype", "moe_input_jitter_eps", "router_logit_softcapping"), without("num_experts")),
+    Idle(("moe_router_load_balancing_type", "moe_aux_loss_coeff", "moe_z_loss_coeff"), without("num_experts")),
+    Idle(("moe_expert_capacity_factor", "moe_router_force_load_balancing"), without("num_experts")),
+    Idle(("expert_tensor_parallel_size",), without("num_experts")),
+    Idle(("moe_token_dispatcher_type",), first(without("num_experts"), experts_are_here)),
+    Idle(
+        ("moe_shared_expert_overlap",),
+        first(without("num_experts"), without("moe_shared_expert_intermediate_size"), experts_are_here),
+    ),
+    Idle(("moe_router_score_function", "moe_router_topk_scaling_factor", "moe_router_enable_expert_bias"), _UNCHOSEN),
+    Idle(("moe_router_pre_softmax",), first(_UNCHOSEN, unless("moe_router_score_function", "softmax"))),
+    Idle(("moe_router_group_topk",), _UNCHOSEN),
+    Idle(("moe_router_num_groups",), first(_UNCHOSEN, without("moe_router_group_topk"))),
+    Idle(("moe_router_bias_update_rate",), first(without("num_experts"), without("moe_router_enable_expert_bias"))),
+    Idle(("moe_token_drop_policy",), first(without("num_experts"), without("moe_expert_capacity_factor"))),
+    Idle(("moe_pad_expert_input_to_capacity",), without("num_experts")),
+    Idle(("moe_per_layer_logging",), first(without("num_experts"), has_no_router_losses)),
+    Idle(("moe_router_force_load_balancing_type",), first(without("num_experts"), without("moe_router_force_load_balancing"))),
+    Idle(("disable_primus_topk_router",), first(without("num_experts"), is_plain_router)),
+)
 _DATA = (
     Idle(("data_sharding",), unless("dataloader_type", "cyclic")),
     Idle(("split", "data_cache_path", "mmap_bin_files", "num_dataset_builder_threads"), under("mock_data")),
@@ -222,5 +249,5 @@ _REPORTS = (
     Idle(("mlflow_run_name", "mlflow_experiment_name"), under("disable_mlflow")),
 )
 
-IDLE: tuple[Idle, ...] = (*_RUN, *_OPTIMIZATION, *_RANKS, *_SCHEDULES, *_MODEL, *_DATA, *_CHECKPOINTS, *_REPORTS)
+IDLE: tuple[Idle, ...] = (*_RUN, *_OPTIMIZATION, *_RANKS, *_SCHEDULES, *_MODEL, *_EXPERTS, *_DATA, *_CHECKPOINTS, *_REPORTS)
 """Keys with what each needs in order to act."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from primus.backends.megatron.params import Params
+from primus.backends.megatron.patches.args import moe
 from primus.backends.megatron.patches.args.context import communication
 from primus.backends.megatron.patches.args.duration import counts_samples
 from primus.backends.megatron.patches.args.fsdp import is_fsdp, shards
@@ -18,9 +19,11 @@ __all__ = [
     "Why",
     "backend_decides",
     "cuts_sequences",
+    "experts_are_here",
     "first",
     "fp32",
     "gathers_by_layer",
+    "has_no_router_losses",
     "has_one_chunk",
     "has_two_chunks",
     "has_weight_gradients_apart",
@@ -28,6 +31,7 @@ __all__ = [
     "is_no_hub_tokenizer",
     "is_not_plain_gelu",
     "is_one_level",
+    "is_plain_router",
     "keeps_whole_gradients",
     "keeps_whole_messages",
     "keeps_whole_weights",
@@ -44,6 +48,7 @@ __all__ = [
     "reduces_each_microbatch",
     "rotary_is_said_otherwise",
     "shards_nothing",
+    "sinkhorn_chooses",
     "tokenizers",
     "touches_no_checkpoint",
     "under",
@@ -89,6 +94,31 @@ def first(*reasons: Why) -> Why:
 def only_if(key: str, value: object, why: Why) -> Why:
     """Ask only for this value: another one gets what it says."""
     return lambda p: why(p) if p[key] == value else None
+
+
+def experts_are_here(p: Params) -> str | None:
+    """Every rank has all experts, whole."""
+    tensor, expert_tensor = (p.where(key) for key in ("tensor_model_parallel_size", "expert_tensor_parallel_size"))
+    if p["expert_model_parallel_size"] > 1 or (p["expert_tensor_parallel_size"] or p["tensor_model_parallel_size"]) > 1:
+        return None
+    return f"{p.where('expert_model_parallel_size')}, {tensor if p['expert_tensor_parallel_size'] is None else expert_tensor}"
+
+
+def sinkhorn_chooses(p: Params) -> str | None:
+    return p.where("moe_router_load_balancing_type") if "sinkhorn" in moe.balancing(p) else None
+
+
+def has_no_router_losses(p: Params) -> str | None:
+    if p["moe_z_loss_coeff"] is not None or any(moe.coefficients(p)):
+        return None
+    return f"{p.where('moe_aux_loss_coeff')}, {p.where('moe_z_loss_coeff')}"
+
+
+def is_plain_router(p: Params) -> str | None:
+    """What the plain router lacks is not asked for."""
+    if (p["router_logit_softcapping"] or 0) > 0 or p["moe_router_force_load_balancing"]:
+        return None
+    return f"{p.where('router_logit_softcapping')}, {p.where('moe_router_force_load_balancing')}"
 
 
 def without_pipeline(p: Params) -> str | None:

@@ -68,7 +68,57 @@ TIK: Values = {**FILES, "tokenizer_type": "TikTokenizer", "tokenizer_model": "m"
 
 FSDP2: Values = {"use_torch_fsdp2": True}
 
+MOE: Values = {"num_experts": 4}
+EXPERT_RANKS: Values = {**MOE, "expert_model_parallel_size": 2}
+SIGMOID: Values = {**MOE, "moe_router_score_function": "sigmoid"}
+SINKHORN: Values = {"moe_router_load_balancing_type": "sinkhorn"}
+
 CASES: list[tuple[Values, Values, Values, str]] = [
+    ({"moe_layer_freq": 2}, {}, MOE, "num_experts"),
+    ({"moe_ffn_hidden_size": 16}, {}, MOE, "num_experts"),
+    ({"moe_shared_expert_intermediate_size": 16}, {}, MOE, "num_experts"),
+    ({"moe_router_topk": 3}, {}, MOE, "num_experts"),
+    ({"moe_router_dtype": "fp64"}, {}, MOE, "num_experts"),
+    ({"moe_input_jitter_eps": 0.1}, {}, MOE, "num_experts"),
+    ({"router_logit_softcapping": 30.0}, {}, MOE, "num_experts"),
+    ({"moe_router_load_balancing_type": "seq_aux_loss"}, {}, MOE, "num_experts"),
+    ({"moe_aux_loss_coeff": 0.1}, {}, MOE, "num_experts"),
+    ({"moe_z_loss_coeff": 0.1}, {}, MOE, "num_experts"),
+    ({"moe_expert_capacity_factor": 1.5}, {}, MOE, "num_experts"),
+    ({"moe_router_force_load_balancing": True}, {}, MOE, "num_experts"),
+    ({"expert_tensor_parallel_size": 2}, {}, MOE, "num_experts"),
+    ({"moe_token_dispatcher_type": "alltoall"}, {}, EXPERT_RANKS, "num_experts"),
+    ({"moe_token_dispatcher_type": "alltoall"}, MOE, EXPERT_RANKS, "expert_model_parallel_size"),
+    (
+        {"moe_shared_expert_overlap": True, "moe_token_dispatcher_type": "alltoall"},
+        {**EXPERT_RANKS, "moe_shared_expert_intermediate_size": None},
+        {**EXPERT_RANKS, "moe_shared_expert_intermediate_size": 16},
+        "moe_shared_expert_intermediate_size",
+    ),
+    ({"moe_router_score_function": "sigmoid"}, {}, MOE, "num_experts"),
+    ({"moe_router_score_function": "sigmoid"}, {**MOE, **SINKHORN}, MOE, "moe_router_load_balancing_type"),
+    ({"moe_router_topk_scaling_factor": 2.0}, {}, MOE, "num_experts"),
+    ({"moe_router_enable_expert_bias": True}, {}, SIGMOID, "num_experts"),
+    ({"moe_router_pre_softmax": True}, {}, MOE, "num_experts"),
+    ({"moe_router_pre_softmax": True}, SIGMOID, MOE, "moe_router_score_function"),
+    ({"moe_router_group_topk": 2, "moe_router_num_groups": 2}, {}, MOE, "num_experts"),
+    ({"moe_router_num_groups": 2}, MOE, {**MOE, "moe_router_group_topk": 2}, "moe_router_group_topk"),
+    (
+        {"moe_router_bias_update_rate": 0.1},
+        MOE,
+        {**SIGMOID, "moe_router_enable_expert_bias": True},
+        "moe_router_enable_expert_bias",
+    ),
+    ({"moe_token_drop_policy": "position"}, MOE, {**MOE, "moe_expert_capacity_factor": 1.0}, "moe_expert_capacity_factor"),
+    ({"moe_pad_expert_input_to_capacity": True}, {}, {**MOE, "moe_expert_capacity_factor": 1.0}, "num_experts"),
+    ({"moe_per_layer_logging": True}, MOE, {**MOE, "moe_aux_loss_coeff": 0.1}, "moe_aux_loss_coeff"),
+    (
+        {"moe_router_force_load_balancing_type": "uniform"},
+        MOE,
+        {**MOE, "moe_router_force_load_balancing": True},
+        "moe_router_force_load_balancing",
+    ),
+    ({"disable_primus_topk_router": True}, MOE, {**MOE, "router_logit_softcapping": 3.0}, "router_logit_softcapping"),
     ({"ddp_num_buckets": 2}, {**FSDP2, **OVERLAP}, OVERLAP, "use_torch_fsdp2"),
     ({"ddp_bucket_size": 999}, {**FSDP2, **OVERLAP}, OVERLAP, "use_torch_fsdp2"),
     ({"overlap_grad_reduce": True}, FSDP2, {}, "use_torch_fsdp2"),

@@ -288,7 +288,7 @@ CASES: list[tuple[dict[str, Any], int, str]] = [
     ({"checkpoint_activations": True}, 1, "recompute_granularity"),
     ({"use_turbo_parallel_linear": False}, 1, "please use use_turbo_gemm instead"),
     ({"use_turbo_grouped_mlp": True}, 1, "please use use_turbo_grouped_gemm instead"),
-    ({"num_experts": 4}, 1, "num_experts"),
+    ({"multi_latent_attention": True}, 1, "multi_latent_attention"),
     ({"micro_batchsize": 2}, 1, "micro_batch_size"),
     ({"lr_warmup_iter": 3}, 1, "lr_warmup_iters"),
 ]
