@@ -1,0 +1,107 @@
+"""A model of every family, with all that its preset says but the sizes: every weight matters, and gradients are slopes."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from primus.backends.megatron.argument_builder import MegatronArgBuilder
+from primus.core.experiment import load_experiment, load_presets
+from primus.engine.config import ConfigContainer
+from primus.engine.model.builder import build_model
+from primus.engine.model.gpt import GPTModel
+from primus.engine.parallel.mesh import single_mesh
+from primus.engine.parallel.random import RandomStreams
+
+FAMILIES = [
+    *("llama2_7B", "llama3.1_8B", "qwen2.5_3B", "qwen3_8B", "qwen3_tiny"),
+    *("mixtral_8x7B_v0.1", "grok1", "llama4_17B16E", "llama4_17B128E", "qwen3_30B_A3B"),
+    *("glm4_7", "gpt_oss_20B", "minimax_m2.5", "moe_515B"),
+]
+B, S, V = 4, 16, 48
+
+SIZES = {"num_layers": 4, "hidden_size": 32, "ffn_hidden_size": 48, "num_attention_heads": 4}
+SMALLER = {
+    "num_query_groups": 2,
+    "kv_channels": 12,
+    "num_experts": 4,
+    "moe_ffn_hidden_size": 20,
+    "moe_shared_expert_intermediate_size": 24,
+    "expert_model_parallel_size": 1,
+}
+"""Sizes of what a family may have; others leave them out."""
+
+
+def shrunk(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the overrides that make a preset small and keep its parts."""
+    kept = {key: size for key, size in SMALLER.items() if values[key] is not None}
+    if isinstance(values["moe_layer_freq"], str):
+        kept["moe_layer_freq"] = [0, 1, 1, 1]
+    kept["moe_router_topk"] = min(2, values["moe_router_topk"])
+    return {**SIZES, **kept}
+
+
+@pytest.mark.parametrize("preset", FAMILIES)
+def test_gradients_of_a_small_model_are_the_slopes_of_its_loss(preset: str, tmp_path: Path) -> None:
+    model = build(container(preset, tmp_path))
+    generator = torch.Generator().manual_seed(3)
+    tokens = torch.randint(0, V, (B, S), generator=generator)
+    loss = loss_of(model, tokens)
+    loss.backward()
+    assert loss.item() == pytest.approx(math.log(V), rel=0.05)
+    named = dict(model.named_parameters())
+    gradients = {name: parameter.grad for name, parameter in named.items()}
+    assert [name for name, gradient in gradients.items() if gradient is None or not gradient.any()] == []
+    # So short that no token changes its experts.
+    step = 1e-8
+    for name, parameter in named.items():
+        way = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        with torch.no_grad():
+            ahead, back = (loss_of(model, tokens, parameter, way * sign * step).item() for sign in (1, -1))
+        slope = (gradients[name] * way).sum().item()
+        assert (ahead - back) / (2 * step) == pytest.approx(slope, rel=1e-4, abs=1e-6), name
+
+
+def loss_of(
+    model: GPTModel, tokens: torch.Tensor, parameter: torch.Tensor | None = None, shift: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return the mean loss, with one parameter moved."""
+    if parameter is not None:
+        parameter += shift
+    losses: torch.Tensor = model(tokens, torch.arange(S).expand(B, -1), None, tokens.roll(-1, 1))
+    if parameter is not None:
+        parameter -= shift
+    return losses.mean()
+
+
+def container(preset: str, folder: Path) -> ConfigContainer:
+    """Return the container of a preset made small."""
+    values = {name: value.value for name, value in load_presets("megatron", "pre_trainer.yaml", f"{preset}.yaml").items()}
+    overrides = {
+        **shrunk(values),
+        "mock_data": True,
+        "vocab_size": V - 1,
+        "make_vocab_size_divisible_by": 1,
+        "tokenizer_type": "NullTokenizer",
+        "seq_length": S,
+        "max_position_embeddings": S,
+        "bf16": False,
+    }
+    file = folder / "experiment.yaml"
+    module = {"framework": "megatron", "config": "pre_trainer.yaml", "model": f"{preset}.yaml", "overrides": overrides}
+    file.write_text(yaml.safe_dump({"modules": {"pre_trainer": module}}))
+    experiment = load_experiment(file, [], {})
+    return MegatronArgBuilder(experiment, experiment.modules["pre_trainer"], 1, folder).build().config
+
+
+def build(config: ConfigContainer) -> GPTModel:
+    """Return the model in float64, as it is evaluated: without the losses on the load."""
+    mesh = single_mesh()
+    streams = RandomStreams(1, mesh.coordinates)
+    model_config = replace(config.model, vocab_size=V)
+    (model,) = build_model(model_config, mesh=mesh, dtype=torch.float64, device="cpu", seed=1, streams=streams)
+    return model.eval()
