@@ -72,7 +72,11 @@ def _layer_width(model: ModelConfig, number: int) -> int:
     # Inputs of two norms and two matrices; queries, keys, values, the heads' output; both sides of the activation.
     whole = 4 * model.hidden_size
     # A slice keeps keys and values of those before it, too: on average of half of them.
-    divided = _attention_width(model) + attention.num_query_groups * attention.kv_channels * (model.pipeline.num_slices - 1)
+    divided = _attention_width(model) + _key_value_width(model) * (model.pipeline.num_slices - 1) // 2
+    if attention.mla.enabled:
+        # Latent vectors before and after their norms; values are views of what the unrotated keys are copied from.
+        whole += 2 * (attention.mla.kv_lora_rank + (attention.mla.q_lora_rank or 0)) + attention.mla.qk_pos_emb_head_dim
+        divided += attention.num_attention_heads * attention.mla.qk_head_dim
     if number not in m.layers:
         return whole // sequence_ranks + (divided + _mlp_width(model, model.ffn_hidden_size)) // ranks
     if m.shared_expert_intermediate_size is not None:
@@ -116,10 +120,22 @@ def _attention_bytes(config: ConfigContainer, stage: Stage) -> int:
 def _attention_width(model: ModelConfig) -> int:
     """Return how many numbers that is for a token, over all tensor-parallel ranks: q, k, v, the output, and explicit scores."""
     attention = model.attention
-    width = 2 * (attention.num_attention_heads + attention.num_query_groups) * attention.kv_channels
+    if attention.mla.enabled:
+        queries_and_output = attention.num_attention_heads * (attention.mla.score_channels + attention.mla.v_head_dim)
+    else:
+        queries_and_output = 2 * attention.num_attention_heads * attention.kv_channels
+    width = queries_and_output + _key_value_width(model)
     if attention.backend in ("unfused", "local") and model.recompute.granularity != "selective":
         width += 2 * attention.num_attention_heads * model.seq_length
     return width
+
+
+def _key_value_width(model: ModelConfig) -> int:
+    """Return how many numbers keys and values are for a token, over all tensor-parallel ranks."""
+    attention, mla = model.attention, model.attention.mla
+    if mla.enabled:
+        return attention.num_attention_heads * (mla.score_channels + mla.v_head_dim)
+    return 2 * attention.num_query_groups * attention.kv_channels
 
 
 def _tokens(config: ConfigContainer) -> int:

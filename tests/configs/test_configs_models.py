@@ -165,7 +165,9 @@ def test_model_preset_needs_nothing_but_data(name, experiment_of, tmp_path):
     assert (model.num_layers, model.hidden_size) == (values["num_layers"], values["hidden_size"])
     assert model.attention.num_query_groups == (values["num_query_groups"] or values["num_attention_heads"])
     assert model.normalization == "RMSNorm"
-    assert model.position.type == "rope"
+    is_latent = values["multi_latent_attention"]
+    assert model.attention.mla.enabled == is_latent
+    assert model.position.type == (values["rope_type"] or ("yarn" if is_latent else "rope"))
     rows = ZOO[name]["vocab_rows"] if name in ZOO else OWN.get(name, 4096)
     model = replace(model, vocab_size=rows, make_vocab_size_divisible_by=1)
     size, plan = parameter_count(model), plan_of(replace(config, model=model), ranks)

@@ -25,6 +25,7 @@ from primus.engine.config import (
     TokenizerConfig,
     TrainConfig,
 )
+from primus.engine.config.attention import MLAConfig
 from primus.engine.config.moe import MoEConfig
 from primus.engine.model.size import padded_vocab_size, parameter_count
 
@@ -50,6 +51,14 @@ VARIANTS = {
         position=PositionConfig(type="learned_absolute", max_position_embeddings=8),
     ),
     "qk-norm": replace(MODEL, attention=replace(MODEL.attention, qk_norm="model")),
+    "latent": replace(
+        MODEL,
+        attention=replace(
+            MODEL.attention,
+            qk_norm="model",
+            mla=MLAConfig(enabled=True, q_lora_rank=10, kv_lora_rank=6, qk_head_dim=4, qk_pos_emb_head_dim=2, v_head_dim=4),
+        ),
+    ),
     "experts": replace(
         MODEL, moe=MoEConfig(num_experts=4, layers=(1, 2), ffn_hidden_size=10, shared_expert_intermediate_size=12)
     ),

@@ -185,6 +185,13 @@ _MODEL = (
     Idle(("original_max_position_embeddings", "rotary_scaling_factor", "mscale", "mscale_all_dim"), positions("yarn")),
     Idle(("rope_scaling_factor",), without("use_rope_scaling")),
 )
+_LATENT = (
+    Idle(
+        ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"), without("multi_latent_attention")
+    ),
+    Idle(("rope_type",), without("multi_latent_attention")),
+    Idle(("kv_channels", "add_qkv_bias", "position_embedding_type"), under("multi_latent_attention")),
+)
 _UNCHOSEN = first(without("num_experts"), sinkhorn_chooses)
 _EXPERTS = (
     Idle(("moe_layer_freq", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size"), without("num_experts")),
@@ -249,5 +256,16 @@ _REPORTS = (
     Idle(("mlflow_run_name", "mlflow_experiment_name"), under("disable_mlflow")),
 )
 
-IDLE: tuple[Idle, ...] = (*_RUN, *_OPTIMIZATION, *_RANKS, *_SCHEDULES, *_MODEL, *_EXPERTS, *_DATA, *_CHECKPOINTS, *_REPORTS)
+IDLE: tuple[Idle, ...] = (
+    *_RUN,
+    *_OPTIMIZATION,
+    *_RANKS,
+    *_SCHEDULES,
+    *_MODEL,
+    *_LATENT,
+    *_EXPERTS,
+    *_DATA,
+    *_CHECKPOINTS,
+    *_REPORTS,
+)
 """Keys with what each needs in order to act."""

@@ -10,7 +10,7 @@
 - `batch.py`: the batch size over the run, derived from `train.py`
 """
 
-from primus.engine.config.attention import AttentionConfig
+from primus.engine.config.attention import AttentionConfig, MLAConfig
 from primus.engine.config.checkpoint import CheckpointConfig, NonPersistentConfig
 from primus.engine.config.container import ConfigContainer
 from primus.engine.config.data import Blend, DatasetConfig, TokenizerConfig
@@ -43,6 +43,7 @@ __all__ = [
     "GroupName",
     "InitConfig",
     "LoggerConfig",
+    "MLAConfig",
     "MixedPrecisionConfig",
     "ModelConfig",
     "NonPersistentConfig",

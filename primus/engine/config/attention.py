@@ -1,9 +1,32 @@
 """Heads of attention, and what each does to its scores."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["AttentionConfig"]
+__all__ = ["AttentionConfig", "MLAConfig"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MLAConfig:
+    """Multi-latent attention (arXiv 2405.04434): keys and values come from a small latent vector, and queries may too."""
+
+    enabled: bool = False
+    """False: keys and values are projected directly."""
+    q_lora_rank: int | None = None
+    """Width of the queries' latent vector; None projects them directly."""
+    kv_lora_rank: int = 32
+    """Width of the keys' and values' latent vector."""
+    qk_head_dim: int = 128
+    """Channels of a query or key head that are not rotated."""
+    qk_pos_emb_head_dim: int = 64
+    """Rotated channels; all heads share the keys' ones."""
+    v_head_dim: int = 128
+    """Channels of a value head."""
+
+    @property
+    def score_channels(self) -> int:
+        """Channels of a query or key head."""
+        return self.qk_head_dim + self.qk_pos_emb_head_dim
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,5 +49,7 @@ class AttentionConfig:
     """`auto`, `flash`, `fused` use scaled_dot_product_attention; `unfused` and `local` the explicit matmul and softmax."""
     softmax_in_fp32: bool = False
     """Explicit attention only: scores are cast to fp32 before the softmax."""
+    mla: MLAConfig = field(default_factory=MLAConfig)
+    """Latent vectors, whose norms `qk_norm` then means; `kv_channels` and `num_query_groups` have no meaning with it."""
     query_key_layer_scaling: bool = False
     """Explicit attention only: divide scores by the layer number and multiply back in fp32."""

@@ -1,6 +1,7 @@
 """Core attention: softmax(scale Q K^T) V over causal or explicitly masked positions, with grouped queries.
 
-Every form takes q [S, B, N, D] and k, v [K, B, G, D] as views of whatever layout the projections left, and returns [S, B, N*D].
+Every form takes q [S, B, N, D], k [K, B, G, D] and v [K, B, G, V] as views of whatever layout the projections left, and returns
+[S, B, N*V]; mostly V is D.
 The queries are those of the last S of K positions. A mask is bool [B or 1, 1, S, K], True where attention is blocked, and
 replaces the causal rule; None means causal.
 """
@@ -14,7 +15,7 @@ from torch.nn import functional as F
 from primus.engine.kernels.causal_attention import MAX_LENGTH, causal_attention
 from primus.engine.kernels.position_dropout import PositionDropout
 
-__all__ = ["explicit_attention", "fused_attention", "sdpa_attention"]
+__all__ = ["explicit_attention", "fused_attention", "same_width", "sdpa_attention"]
 
 
 def fused_attention(
@@ -29,6 +30,10 @@ def fused_attention(
 
 def sdpa_attention(q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None, *, dropout: float = 0.0) -> Tensor:
     """Attend through torch's scaled_dot_product_attention, which never holds the score matrix if its kernels fit."""
+    channels, value_channels = q_SBND.shape[-1], v_SBGD.shape[-1]
+    if channels != value_channels and q_SBND.device.type == "cpu":
+        # The kernel takes one width; without it, torch would hold the scores.
+        q_SBND, k_SBGD, v_SBGD = same_width(q_SBND, k_SBGD, v_SBGD)
     q, k, v = (t.permute(1, 2, 0, 3) for t in (q_SBND, k_SBGD, v_SBGD))
     is_square = q.shape[2] == k.shape[2]
     # The plain rule counts queries from the first key, this one from the last.
@@ -40,9 +45,16 @@ def sdpa_attention(q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Te
         attn_mask=causal if mask_B1SS is None else ~mask_B1SS,
         dropout_p=dropout,
         is_causal=mask_B1SS is None and is_square,
+        scale=1.0 / math.sqrt(channels),
         enable_gqa=q.shape[1] != k.shape[1],
     )
-    return out_BNSD.permute(2, 0, 1, 3).flatten(2)
+    return out_BNSD[..., :value_channels].permute(2, 0, 1, 3).flatten(2)
+
+
+def same_width(*heads: Tensor) -> tuple[Tensor, ...]:
+    """Widen heads by zeros to the widest: neither scores nor the values' own channels change."""
+    width = max(each.shape[-1] for each in heads)
+    return tuple(each if each.shape[-1] == width else F.pad(each, (0, width - each.shape[-1])) for each in heads)
 
 
 def explicit_attention(
@@ -64,7 +76,7 @@ def explicit_attention(
     K, G = k_SBGD.shape[0], k_SBGD.shape[2]
     q = q_SBND.view(S, B, G, N // G, D).permute(1, 2, 3, 0, 4).reshape(B * G, -1, D)
     k = k_SBGD.permute(1, 2, 3, 0).reshape(B * G, D, K)
-    v = v_SBGD.permute(1, 2, 0, 3).reshape(B * G, K, D)
+    v = v_SBGD.permute(1, 2, 0, 3).reshape(B * G, K, -1)
     # The product scales its wide accumulator; scaling q first would round it.
     scores = torch.baddbmm(q.new_empty(()), q, k, beta=0.0, alpha=1.0 / (math.sqrt(D) * layer_scaling))
     if softmax_in_fp32 or layer_scaling > 1:
@@ -77,7 +89,7 @@ def explicit_attention(
         positions = torch.arange(K, device=q.device)
         probabilities = probabilities * dropout.factors(q_SBND.permute(1, 2, 0, 3), positions[K - S :], positions)
     out = probabilities.to(v.dtype).view(B * G, -1, K) @ v
-    return out.view(B, N, S, D).permute(2, 0, 1, 3).flatten(2)
+    return out.view(B, N, S, -1).permute(2, 0, 1, 3).flatten(2)
 
 
 def _causal_lower_right(queries: int, keys: int) -> Tensor:

@@ -28,7 +28,7 @@ _ROWS = 128
 def causal_attention(q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor) -> Tensor:
     """Return softmax(Q K^T / sqrt(D)) V over keys not after the query, [S, B, N*D]; keeps the probabilities of those.
 
-    The queries are those of the last positions.
+    The queries are those of the last positions; value heads may be narrower or wider than key heads.
     """
     out: Tensor = _CausalAttention.apply(q_SBND, k_SBGD, v_SBGD)
     return out
@@ -39,7 +39,7 @@ class _CausalAttention(torch.autograd.Function):
     def forward(ctx: Any, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor) -> Tensor:
         q_ZRSD, k_ZSD, v_ZSD = _grouped(q_SBND, k_SBGD, v_SBGD)
         k_ZDS, scale = k_ZSD.transpose(1, 2).contiguous(), 1.0 / math.sqrt(q_SBND.shape[-1])
-        out = q_SBND.new_empty(q_SBND.shape)
+        out = q_SBND.new_empty(*q_SBND.shape[:-1], v_SBGD.shape[-1])
         out_ZRSD = _by_group(out, len(k_ZSD))
         blocked = torch.full((_ROWS, _ROWS), -torch.inf, dtype=q_SBND.dtype, device=q_SBND.device).triu_(1)
         kept = []
@@ -59,7 +59,7 @@ class _CausalAttention(torch.autograd.Function):
         q_SBND, k_SBGD, v_SBGD, out, *kept = ctx.saved_tensors
         q_ZRSD, k_ZSD, v_ZSD = _grouped(q_SBND, k_SBGD, v_SBGD)
         groups, scale = len(k_ZSD), 1.0 / math.sqrt(q_SBND.shape[-1])
-        d_out, d_q = d_out_SBC.view(out.shape), torch.empty_like(out)
+        d_out, d_q = d_out_SBC.view(out.shape), torch.empty(q_SBND.shape, dtype=out.dtype, device=out.device)
         # By the softmax d_scores = P * (d_P - sum over keys of P d_P), and that sum is also d_out . out.
         pull_ZRS1 = _by_group((d_out * out).sum(-1, keepdim=True), groups)
         d_out_ZRSD, d_q_ZRSD = _by_group(d_out, groups), _by_group(d_q, groups)
@@ -70,8 +70,7 @@ class _CausalAttention(torch.autograd.Function):
             d_ZQK = torch.bmm(d_rows_ZQD, v_ZDS[:, :, :end]).sub_(_rows(pull_ZRS1, block)).mul_(p_ZQK)
             d_q_ZRSD[:, :, block] = _product(d_ZQK, k_ZSD[:, :end], scale).unflatten(1, (-1, block.stop - block.start))
             d_k_ZSD[:, :end].add_(torch.bmm(d_ZQK.transpose(1, 2), _rows(q_ZRSD, block)), alpha=scale)
-        d_k, d_v = (t.transpose(0, 1).reshape(k_SBGD.shape) for t in (d_k_ZSD, d_v_ZSD))
-        return d_q, d_k, d_v
+        return d_q, d_k_ZSD.transpose(0, 1).reshape(k_SBGD.shape), d_v_ZSD.transpose(0, 1).reshape(v_SBGD.shape)
 
 
 def _grouped(q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -40,8 +40,9 @@ def take_rows(x_NH: Tensor, token_M: Tensor) -> Tensor:
 
 
 def add_rows(y_MH: Tensor, token_M: Tensor, tokens: int) -> Tensor:
-    """Return for each of `tokens` the sum of its rows, [N, H]."""
-    return y_MH.new_zeros(tokens, *y_MH.shape[1:]).index_add(0, token_M, y_MH)
+    """Return for each of `tokens` the sum of its rows, [N, H]; torch's own function would keep the rows for its backward."""
+    out: Tensor = _AddRows.apply(y_MH, token_M, tokens)
+    return out
 
 
 def permute_rows(x_MH: Tensor, order_M: Tensor) -> Tensor:
@@ -61,3 +62,16 @@ class _Permute(torch.autograd.Function):
     def backward(ctx: Any, dy_MH: Tensor) -> tuple[Tensor, None]:
         (order_M,) = ctx.saved_tensors
         return torch.empty_like(dy_MH).index_copy_(0, order_M, dy_MH), None
+
+
+class _AddRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y_MH: Tensor, token_M: Tensor, tokens: int) -> Tensor:
+        ctx.save_for_backward(token_M)
+        return y_MH.new_zeros(tokens, *y_MH.shape[1:]).index_add_(0, token_M, y_MH)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_sums: Tensor) -> tuple[Tensor, None, None]:
+        (token_M,) = ctx.saved_tensors
+        return d_sums.index_select(0, token_M), None, None

@@ -20,6 +20,7 @@ __all__ = [
     "yarn_concentration",
     "yarn_correction_range",
     "yarn_frequencies",
+    "yarn_mscale",
 ]
 
 

@@ -106,11 +106,9 @@ def _chunk(config: ModelConfig, place: Place, layers: range, ends: _Ends, cross_
 
 def _check_divisible(config: ModelConfig, tp: int) -> None:
     heads, groups = config.attention.num_attention_heads, config.attention.num_query_groups
-    parts = {
-        "num_attention_heads": heads,
-        "ffn_hidden_size": config.ffn_hidden_size,
-        "rows of the fused QKV projection": (heads + 2 * groups) * config.attention.kv_channels,
-    }
+    parts = {"num_attention_heads": heads, "ffn_hidden_size": config.ffn_hidden_size}
+    if not config.attention.mla.enabled:
+        parts["rows of the fused QKV projection"] = (heads + 2 * groups) * config.attention.kv_channels
     if config.parallel.sequence_parallel:
         parts["seq_length"] = config.seq_length
     for name, size in parts.items():

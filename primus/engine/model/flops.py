@@ -22,9 +22,20 @@ def training_flops(config: ModelConfig, batch_size: int) -> int:
 
 def _attention(config: ModelConfig) -> int:
     """Return the multiplications of one token in a layer's attention."""
+    if config.attention.mla.enabled:
+        return _latent_attention(config)
     h, s, d = config.hidden_size, config.seq_length, config.attention.kv_channels
     q, kv = config.attention.num_attention_heads * d, config.attention.num_query_groups * d
     return h * (q + 2 * kv) + q * s + q * h
+
+
+def _latent_attention(config: ModelConfig) -> int:
+    h, heads, mla = config.hidden_size, config.attention.num_attention_heads, config.attention.mla
+    q, kv, out = heads * mla.score_channels, heads * (mla.qk_head_dim + mla.v_head_dim), heads * mla.v_head_dim
+    queries = h * q if mla.q_lora_rank is None else mla.q_lora_rank * (h + q)
+    latent = mla.kv_lora_rank * (h + kv) + h * mla.qk_pos_emb_head_dim
+    # Causal: on average half of the sequence.
+    return queries + latent + config.seq_length * (q + out) // 2 + out * h
 
 
 def _width_of_experts(config: ModelConfig) -> int:

@@ -112,12 +112,29 @@ def _norm(config: ModelConfig, width: int) -> int:
 
 
 def _attention(config: ModelConfig) -> LayerSize:
+    if config.attention.mla.enabled:
+        return _latent_attention(config)
     h, d = config.hidden_size, config.attention.kv_channels
     q, kv = config.attention.num_attention_heads * d, config.attention.num_query_groups * d
     return LayerSize(
         divided=(q + 2 * kv) * (h + config.attention.add_qkv_bias) + h * q,
         whole=h * config.add_bias_linear + (2 * _norm(config, d) if config.attention.qk_norm == "model" else 0),
     )
+
+
+def _latent_attention(config: ModelConfig) -> LayerSize:
+    """Projections up to heads are divided; those down to latent vectors, and their norms, are not."""
+    h, heads, mla = config.hidden_size, config.attention.num_attention_heads, config.attention.mla
+    normed = config.attention.qk_norm != "none"
+    q, kv = heads * mla.score_channels, heads * (mla.qk_head_dim + mla.v_head_dim)
+    divided = mla.kv_lora_rank * kv + heads * mla.v_head_dim * h
+    whole = h * (mla.kv_lora_rank + mla.qk_pos_emb_head_dim) + normed * _norm(config, mla.kv_lora_rank)
+    if mla.q_lora_rank is None:
+        divided += h * q
+    else:
+        divided += mla.q_lora_rank * q
+        whole += h * mla.q_lora_rank + normed * _norm(config, mla.q_lora_rank)
+    return LayerSize(divided=divided, whole=whole + h * config.add_bias_linear)
 
 
 def _mlp(config: ModelConfig, width: int) -> LayerSize:

@@ -84,17 +84,21 @@ def _replaced(module: ModuleType, name: str, function: Callable[..., Any]) -> It
         setattr(module, name, original)
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, *, attn_mask: Any, dropout_p: float, is_causal: bool, enable_gqa: bool) -> Tensor:
-    """Flash attention takes half precision without a mask, memory-efficient attention the rest."""
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, *, attn_mask: Any, dropout_p: float, is_causal: bool, enable_gqa: bool, scale: float
+) -> Tensor:
+    """Flash attention takes half precision and one width of heads without a mask, memory-efficient attention the rest."""
     if attn_mask is _CAUSAL:
         attn_mask, is_causal = None, True
-    if attn_mask is None and q.dtype in (torch.float16, torch.bfloat16):
-        flash: Tensor = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal)[0]
+    if attn_mask is None and q.dtype in (torch.float16, torch.bfloat16) and q.shape[-1] == v.shape[-1]:
+        flash: Tensor = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal, scale=scale)[0]
         return flash
     if enable_gqa:
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     bias = None if attn_mask is None else attn_mask.to(q.dtype).expand(q.shape[0], q.shape[1], -1, -1)
-    out: Tensor = torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, bias, True, dropout_p, is_causal)[0]
+    out: Tensor = torch.ops.aten._scaled_dot_product_efficient_attention(
+        q, k, v, bias, True, dropout_p, is_causal, scale=scale
+    )[0]
     return out
 
 

@@ -73,7 +73,18 @@ EXPERT_RANKS: Values = {**MOE, "expert_model_parallel_size": 2}
 SIGMOID: Values = {**MOE, "moe_router_score_function": "sigmoid"}
 SINKHORN: Values = {"moe_router_load_balancing_type": "sinkhorn"}
 
+MLA: Values = {"multi_latent_attention": True, "position_embedding_type": "rope"}
+ROTATED: Values = {"position_embedding_type": "rope"}
+
 CASES: list[tuple[Values, Values, Values, str]] = [
+    ({"q_lora_rank": 8}, {}, MLA, "multi_latent_attention"),
+    ({"kv_lora_rank": 8}, {}, MLA, "multi_latent_attention"),
+    ({"qk_head_dim": 8}, {}, MLA, "multi_latent_attention"),
+    ({"qk_pos_emb_head_dim": 8}, {}, MLA, "multi_latent_attention"),
+    ({"v_head_dim": 8}, {}, MLA, "multi_latent_attention"),
+    ({"rope_type": "rope"}, {}, MLA, "multi_latent_attention"),
+    ({"kv_channels": 8}, MLA, {}, "multi_latent_attention"),
+    ({"add_qkv_bias": True}, MLA, {}, "multi_latent_attention"),
     ({"moe_layer_freq": 2}, {}, MOE, "num_experts"),
     ({"moe_ffn_hidden_size": 16}, {}, MOE, "num_experts"),
     ({"moe_shared_expert_intermediate_size": 16}, {}, MOE, "num_experts"),

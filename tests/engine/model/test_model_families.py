@@ -20,7 +20,7 @@ from primus.engine.parallel.random import RandomStreams
 FAMILIES = [
     *("llama2_7B", "llama3.1_8B", "qwen2.5_3B", "qwen3_8B", "qwen3_tiny"),
     *("mixtral_8x7B_v0.1", "grok1", "llama4_17B16E", "llama4_17B128E", "qwen3_30B_A3B"),
-    *("glm4_7", "gpt_oss_20B", "minimax_m2.5", "moe_515B"),
+    *("glm4_7", "gpt_oss_20B", "minimax_m2.5", "moe_515B", "deepseek_v2_lite", "deepseek_v2", "kimi_k2"),
 ]
 B, S, V = 4, 16, 48
 
@@ -31,7 +31,14 @@ SMALLER = {
     "num_experts": 4,
     "moe_ffn_hidden_size": 20,
     "moe_shared_expert_intermediate_size": 24,
+    "moe_router_num_groups": 2,
+    "moe_router_group_topk": 1,
     "expert_model_parallel_size": 1,
+    "q_lora_rank": 14,
+    "kv_lora_rank": 10,
+    "qk_head_dim": 6,
+    "qk_pos_emb_head_dim": 4,
+    "v_head_dim": 5,
 }
 """Sizes of what a family may have; others leave them out."""
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from primus.engine.config.attention import AttentionConfig
+from primus.engine.config.attention import AttentionConfig, MLAConfig
 from primus.engine.config.model import ModelConfig, ParallelConfig
 from primus.engine.config.moe import MoEConfig
 from primus.engine.config.position import PositionConfig
@@ -27,6 +27,11 @@ ANCHOR = ModelConfig(
     vocab_size=256,
     attention=AttentionConfig(num_attention_heads=4, num_query_groups=2, kv_channels=24),
     position=PositionConfig(max_position_embeddings=128),
+)
+LATENT = replace(
+    ANCHOR.attention,
+    qk_norm="model",
+    mla=MLAConfig(enabled=True, q_lora_rank=40, kv_lora_rank=24, qk_head_dim=16, qk_pos_emb_head_dim=8, v_head_dim=20),
 )
 EXPERTS = MoEConfig(num_experts=4, layers=(1, 3), ffn_hidden_size=40, shared_expert_intermediate_size=24)
 LARGER = replace(
@@ -61,6 +66,8 @@ def test_parameter_count_equals_the_anchor() -> None:
             attention=replace(ANCHOR.attention, add_qkv_bias=True, qk_norm="model"),
             position=PositionConfig(type="learned_absolute", max_position_embeddings=128),
         ),
+        replace(ANCHOR, attention=LATENT),
+        replace(ANCHOR, attention=replace(LATENT, qk_norm="none", mla=replace(LATENT.mla, q_lora_rank=None))),
         replace(ANCHOR, moe=EXPERTS),
         replace(
             ANCHOR,
@@ -70,7 +77,7 @@ def test_parameter_count_equals_the_anchor() -> None:
         ),
         replace(ANCHOR, activation="quick_geglu", attention=replace(ANCHOR.attention, qk_norm="l2"), vocab_size=100),
     ],
-    ids=["llama", "gpt2-like", "learned-positions", "experts", "experts-alone", "padded"],
+    ids=["llama", "gpt2-like", "learned-positions", "latent", "latent-keys", "experts", "experts-alone", "padded"],
 )
 def test_parameter_count_equals_the_built_model(config: ModelConfig) -> None:
     assert parameter_count(config).total == sum(parameter.numel() for parameter in _built(config).parameters())
@@ -107,8 +114,10 @@ def test_training_flops_of_experts_equal_the_published_formula() -> None:
         replace(ANCHOR, activation="gelu"),
         replace(ANCHOR, attention=replace(ANCHOR.attention, num_query_groups=4), tie_embeddings=True),
         replace(ANCHOR, moe=EXPERTS),
+        replace(ANCHOR, attention=LATENT),
+        replace(ANCHOR, attention=replace(LATENT, mla=replace(LATENT.mla, q_lora_rank=None))),
     ],
-    ids=["gated", "not-gated", "no-groups", "experts"],
+    ids=["gated", "not-gated", "no-groups", "experts", "latent", "latent-keys"],
 )
 def test_training_flops_are_those_of_the_products_that_run(config: ModelConfig) -> None:
     explicit = replace(config, attention=replace(config.attention, backend="unfused"))
@@ -117,8 +126,9 @@ def test_training_flops_are_those_of_the_products_that_run(config: ModelConfig) 
     with FlopCounterMode(display=False) as counter:
         model(tokens, torch.arange(config.seq_length).expand(2, -1))
     # Explicit attention multiplies the whole square; the router's product is small and left out.
-    heads = config.attention
-    square = config.num_layers * heads.num_attention_heads * heads.kv_channels * config.seq_length
+    a = config.attention
+    channels = (a.mla.score_channels + a.mla.v_head_dim) // 2 if a.mla.enabled else a.kv_channels
+    square = config.num_layers * a.num_attention_heads * channels * config.seq_length
     routers = len(config.moe.layers) * (config.moe.num_experts or 0) * config.hidden_size
     assert 3 * counter.get_total_flops() - 6 * tokens.numel() * (square + routers) == training_flops(config, 2)
 

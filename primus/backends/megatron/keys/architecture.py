@@ -91,7 +91,7 @@ ROWS = section(
          doc="How far `use_rope_scaling` stretches the slowest frequencies."),
     inert("transformer_impl", "str", _HINT, choices=("transformer_engine", "local", "inference_optimized"),
           doc="Library that provides the layers' kernels."),
-    pending("rope_type", "str?", "Multi-latent attention is", choices=("rope", "yarn"),
+    live("rope_type", "str?", "model.position.type", choices=("rope", "yarn"),
             doc="Rotation inside multi-latent attention: plain, or YaRN (which null means too)."),
     live("norm_epsilon", "float", "model.norm_epsilon", minimum=0, aka=("rms_norm_eps", "layer_norm_eps", "layernorm_epsilon"),
          doc="Epsilon of every norm."),

@@ -3,5 +3,6 @@
 parts         norms and the rules that fill matrices
 ends          embedding, rotary tables, output
 attention     self-attention
+mla           latent attention
 feed_forward  dense and sparse feed-forward halves
 """

@@ -4,6 +4,7 @@ from torch import nn
 
 from primus.engine.config.model import ModelConfig
 from primus.engine.model.attention import ExplicitAttention, FusedAttention, GatheredHeads, OwnHeads, SelfAttention
+from primus.engine.model.build.mla import latent_attention
 from primus.engine.model.build.parts import initial, norm_kind
 from primus.engine.model.context_attention import ExchangedAttention, GatheredAttention, RingAttention
 from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
@@ -14,10 +15,19 @@ from primus.engine.model.recompute import Recompute, RecomputedModule
 __all__ = ["attention"]
 
 
-def attention(config: ModelConfig, place: Place, number: int) -> SelfAttention:
+def attention(config: ModelConfig, place: Place, number: int) -> nn.Module:
     """Return the attention of layer `number`."""
+    core = _core_attention(config, place, number)
+    if config.recompute.granularity == "selective":
+        core = RecomputedModule(core, Recompute(place.streams))
+    if config.attention.mla.enabled:
+        return latent_attention(config, place, core)
+    return _self_attention(config, place, core)
+
+
+def _self_attention(config: ModelConfig, place: Place, core: nn.Module) -> SelfAttention:
     a = config.attention
-    width, core = a.num_attention_heads * a.kv_channels, _core_attention(config, place, number)
+    width = a.num_attention_heads * a.kv_channels
     return SelfAttention(
         linear_qkv=ColumnParallelLinear(
             place,
@@ -31,9 +41,7 @@ def attention(config: ModelConfig, place: Place, number: int) -> SelfAttention:
         q_layernorm=_head_norm(config, place),
         k_layernorm=_head_norm(config, place),
         interleaved=config.position.rotary_interleaved,
-        core_attention=(
-            RecomputedModule(core, Recompute(place.streams)) if config.recompute.granularity == "selective" else core
-        ),
+        core_attention=core,
         linear_proj=RowParallelLinear(
             place,
             width,

@@ -46,7 +46,7 @@ def rotary(config: ModelConfig, place: Place) -> RotaryEmbedding | None:
         return None
     return RotaryEmbedding(
         config.position,
-        config.attention.kv_channels,
+        config.attention.mla.qk_pos_emb_head_dim if config.attention.mla.enabled else config.attention.kv_channels,
         length=config.seq_length,
         cp=place.cp,
         dtype=place.dtype,

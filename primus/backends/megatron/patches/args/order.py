@@ -16,6 +16,7 @@ from primus.backends.megatron.patches.args import (
     groups,
     logging,
     loop,
+    mla,
     moe,
     offload,
     parallelism,
@@ -36,6 +37,7 @@ __all__ = ["DERIVATIONS", "RULES"]
 _RUN = (loop, batch, duration, schedule, precision)
 _MODEL = (
     architecture,
+    mla,
     positions,
     parallelism,
     moe,

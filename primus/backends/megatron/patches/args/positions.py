@@ -15,7 +15,9 @@ _YARN_CONTEXT = 4096
 
 
 def position_type(p: Params) -> str:
-    """Return the scheme."""
+    """Return the scheme; latent attention has its own key for it."""
+    if p["multi_latent_attention"]:
+        return str(p["rope_type"] or "yarn")
     return "rope" if p["use_rotary_position_embeddings"] else str(p["position_embedding_type"])
 
 
@@ -81,6 +83,8 @@ def rotary_settings_are_possible(p: Params) -> Problems:
             yield f"{p.where(key)} must be above 0."
     if position_type(p) == "yarn" and p["rotary_base"] <= 1:
         yield f"{p.where('rotary_base')} must be above 1 with {p.where('position_embedding_type')}; 10000 is usual."
+    if p["multi_latent_attention"]:
+        return
     rotated = int(kv_channels(p) * p["rotary_percent"])
     if rotated < 2 or rotated % 2:
         yield (
@@ -91,7 +95,7 @@ def rotary_settings_are_possible(p: Params) -> Problems:
 
 def rotary_variants_match_scheme(p: Params) -> Problems:
     """Llama-3 scaling belongs to plain rope, and yarn pairs the halves of a head."""
-    if position_type(p) == "yarn" and p["rotary_interleaved"]:
+    if position_type(p) == "yarn" and p["rotary_interleaved"] and not p["multi_latent_attention"]:
         yield f"{p.where('rotary_interleaved')} is not possible with {p.where('position_embedding_type')}: set it to false."
     if p["use_rope_scaling"] and position_type(p) != "rope":
         yield f"{p.where('use_rope_scaling')} needs position_embedding_type rope (it is {p.where('position_embedding_type')})."
