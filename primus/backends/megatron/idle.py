@@ -185,6 +185,10 @@ _MODEL = (
     Idle(("original_max_position_embeddings", "rotary_scaling_factor", "mscale", "mscale_all_dim"), positions("yarn")),
     Idle(("rope_scaling_factor",), without("use_rope_scaling")),
 )
+_SINKS = (
+    Idle(("sink_sliding_window",), without("use_sink_attention")),
+    Idle(("sink_window_even_layers_only",), first(without("use_sink_attention"), without("sink_sliding_window"))),
+)
 _LATENT = (
     Idle(
         ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"), without("multi_latent_attention")
@@ -262,6 +266,7 @@ IDLE: tuple[Idle, ...] = (
     *_RANKS,
     *_SCHEDULES,
     *_MODEL,
+    *_SINKS,
     *_LATENT,
     *_EXPERTS,
     *_DATA,

@@ -12,6 +12,7 @@ from typing import Any, cast
 from primus.backends.megatron.params import Params
 from primus.backends.megatron.patches.args import (
     architecture,
+    attention,
     batch,
     context,
     data,
@@ -126,6 +127,9 @@ _MODEL: dict[str, Quantity] = {
     "model.attention.num_query_groups": architecture.num_query_groups,
     "model.attention.kv_channels": architecture.kv_channels,
     "model.attention.add_qkv_bias": lambda p: p["add_qkv_bias"] or p["add_bias_linear"],
+    "model.final_logit_softcapping": lambda p: attention.positive(p, "final_logit_softcapping"),
+    "model.attention.soft_cap": lambda p: attention.positive(p, "attn_logit_softcapping"),
+    "model.attention.window": attention.window,
     "model.attention.qk_norm": architecture.qk_norm,
     "model.attention.backend": _backend,
     "model.attention.softmax_in_fp32": lambda p: p["attention_softmax_in_fp32"] or p["apply_query_key_layer_scaling"],

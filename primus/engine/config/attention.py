@@ -49,6 +49,14 @@ class AttentionConfig:
     """`auto`, `flash`, `fused` use scaled_dot_product_attention; `unfused` and `local` the explicit matmul and softmax."""
     softmax_in_fp32: bool = False
     """Explicit attention only: scores are cast to fp32 before the softmax."""
+    soft_cap: float | None = None
+    """Bound of scaled scores, before the mask; None: none."""
+    sinks: bool = False
+    """A learned score for each head takes part in its softmax and has no value."""
+    window: int | None = None
+    """Keys that a query sees, that of its own position among them; None: all before it."""
+    window_even_layers_only: bool = False
+    """Layers 1, 3, ... see everything before."""
     mla: MLAConfig = field(default_factory=MLAConfig)
     """Latent vectors, whose norms `qk_norm` then means; `kv_channels` and `num_query_groups` have no meaning with it."""
     query_key_layer_scaling: bool = False

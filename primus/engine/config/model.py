@@ -4,10 +4,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from primus.engine.config.attention import AttentionConfig
+from primus.engine.config.blocks import BlocksConfig
 from primus.engine.config.moe import MoEConfig
 from primus.engine.config.pipeline import PipelineConfig
 from primus.engine.config.position import PositionConfig
 from primus.engine.config.recompute import RecomputeConfig
+from primus.engine.config.ssm import MambaConfig
 from primus.engine.config.tp_overlap import TPOverlapConfig
 
 __all__ = [
@@ -30,7 +32,9 @@ class InitConfig:
     """How fresh weights are drawn."""
 
     method_std: float = 0.02
-    """Standard deviation of the normal draws; output projections use std/sqrt(2 x layers)."""
+    """Standard deviation of the normal draws; output projections use std/sqrt(additions x layers)."""
+    additions_per_layer: int = 2
+    """What a layer adds to the residual stream, for that rule."""
     xavier_uniform: bool = False
     """Xavier-uniform for every matrix instead, without the depth scaling."""
     perform: bool = True
@@ -105,12 +109,18 @@ class ModelConfig:
     """Dropout on the embedding and before each residual addition."""
     fp32_residual_connection: bool = False
     """Keep the residual stream in fp32 under bf16 and fp16."""
+    final_logit_softcapping: float | None = None
+    """Bound of the logits, in training and in generation; None: none."""
     residual_post_layernorm: bool = False
     """The residual is taken after the norm (`apply_residual_connection_post_layernorm`)."""
     attention: AttentionConfig
     """Attention."""
     moe: MoEConfig = field(default_factory=MoEConfig)
     """Sparse feed-forward layers."""
+    mamba: MambaConfig = field(default_factory=MambaConfig)
+    """State-space layers."""
+    blocks: BlocksConfig = field(default_factory=BlocksConfig)
+    """What stands in which layer."""
     position: PositionConfig
     """Positions."""
     init: InitConfig = field(default_factory=InitConfig)
@@ -125,3 +135,7 @@ class ModelConfig:
     """Stages and their schedule."""
     recompute: RecomputeConfig = field(default_factory=RecomputeConfig)
     """What is computed twice."""
+
+    def ffn_width(self, number: int) -> int:
+        """Return the width of a layer's dense feed-forward part."""
+        return self.blocks.ffn_hidden_size[number] if self.blocks.ffn_hidden_size else self.ffn_hidden_size

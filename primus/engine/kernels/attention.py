@@ -14,8 +14,12 @@ from torch.nn import functional as F
 
 from primus.engine.kernels.causal_attention import MAX_LENGTH, causal_attention
 from primus.engine.kernels.position_dropout import PositionDropout
+from primus.engine.kernels.soft_cap import soft_cap
+from primus.engine.kernels.varied_attention import ScoreRule
 
 __all__ = ["explicit_attention", "fused_attention", "same_width", "sdpa_attention"]
+
+_PLAIN = ScoreRule()
 
 
 def fused_attention(
@@ -66,8 +70,10 @@ def explicit_attention(
     dropout: PositionDropout | None = None,
     softmax_in_fp32: bool = False,
     layer_scaling: int = 1,
+    rule: ScoreRule = _PLAIN,
+    sink_N: Tensor | None = None,
 ) -> Tensor:
-    """Attend by the formula, holding the scores.
+    """Attend by the formula, holding the scores; `sink_N` are scores of each head beside those of its keys.
 
     `layer_scaling` n divides the scores inside the product and multiplies them back in fp32: nothing changes but the range
     that half precision has to hold. `softmax_in_fp32` lifts half-precision scores before mask and softmax.
@@ -81,12 +87,19 @@ def explicit_attention(
     scores = torch.baddbmm(q.new_empty(()), q, k, beta=0.0, alpha=1.0 / (math.sqrt(D) * layer_scaling))
     if softmax_in_fp32 or layer_scaling > 1:
         scores = scores.to(torch.promote_types(q.dtype, torch.float32)) * layer_scaling
-    scores = scores.view(B, N, S, K)
-    blocked = torch.ones(S, K, dtype=torch.bool, device=q.device).triu_(1 + K - S) if mask_B1SS is None else mask_B1SS
+    scores = soft_cap(scores.view(B, N, S, K), rule.cap)
+    positions = torch.arange(K, device=q.device)
+    blocked = rule.blocked(positions[K - S :], positions)
+    if mask_B1SS is not None:
+        blocked = mask_B1SS if rule.window is None else mask_B1SS | blocked
     # The lowest finite number, not -inf: a row with everything blocked gives the mean of V instead of NaN.
-    probabilities = scores.masked_fill(blocked, torch.finfo(scores.dtype).min).softmax(-1)
+    scores = scores.masked_fill(blocked, torch.finfo(scores.dtype).min)
+    if sink_N is None:
+        probabilities = scores.softmax(-1)
+    else:
+        sinks = sink_N.to(scores.dtype)[None, :, None, None].expand(B, N, S, 1)
+        probabilities = torch.cat((scores, sinks), dim=-1).softmax(-1)[..., :-1]
     if dropout is not None:
-        positions = torch.arange(K, device=q.device)
         probabilities = probabilities * dropout.factors(q_SBND.permute(1, 2, 0, 3), positions[K - S :], positions)
     out = probabilities.to(v.dtype).view(B * G, -1, K) @ v
     return out.view(B, N, S, -1).permute(2, 0, 1, 3).flatten(2)

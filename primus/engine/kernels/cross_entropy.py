@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from primus.engine.kernels.linear import weight_gradient
+from primus.engine.kernels.soft_cap import cap_slope, soft_cap_
 from primus.engine.parallel.collectives import all_reduce_
 from primus.engine.parallel.mesh import Group
 from primus.engine.parallel.slot import slot_of
@@ -49,27 +50,37 @@ def vocab_parallel_cross_entropy(logits_TV: Tensor, labels_T: Tensor, columns: C
 
 
 def linear_cross_entropy(
-    hidden_TH: Tensor, weight_VH: Tensor, labels_T: Tensor, loss_weight_T: Tensor, columns: Columns
+    hidden_TH: Tensor,
+    weight_VH: Tensor,
+    labels_T: Tensor,
+    loss_weight_T: Tensor,
+    columns: Columns,
+    cap: float | None = None,
 ) -> Tensor:
-    """Return the sum over tokens of loss_weight x cross entropy of hidden @ weight^T.
+    """Return the sum over tokens of loss_weight x cross entropy of hidden @ weight^T, soft-capped by `cap`.
 
     The gradient of `hidden_TH` is this rank's part: it still has to be summed over the group.
     """
     needs_grad = torch.is_grad_enabled()
-    out: Tensor = _LinearCrossEntropy.apply(hidden_TH, weight_VH, labels_T, loss_weight_T, columns, needs_grad)
+    out: Tensor = _LinearCrossEntropy.apply(hidden_TH, weight_VH, labels_T, loss_weight_T, columns, cap, needs_grad)
     return out
 
 
 def deferrable_linear_cross_entropy(
-    hidden_TH: Tensor, weight_VH: Tensor, labels_T: Tensor, loss_weight_T: Tensor, columns: Columns
+    hidden_TH: Tensor,
+    weight_VH: Tensor,
+    labels_T: Tensor,
+    loss_weight_T: Tensor,
+    columns: Columns,
+    cap: float | None = None,
 ) -> Tensor:
     """Return what `linear_cross_entropy` does; its backward may set the gradient of `weight_VH` aside.
 
     Until that is computed tokens x columns numbers of the hidden states' dtype stay in memory.
     """
     if not torch.is_grad_enabled():
-        return linear_cross_entropy(hidden_TH, weight_VH, labels_T, loss_weight_T, columns)
-    out: Tensor = _DeferrableLinearCrossEntropy.apply(hidden_TH, weight_VH, labels_T, loss_weight_T, columns)
+        return linear_cross_entropy(hidden_TH, weight_VH, labels_T, loss_weight_T, columns, cap)
+    out: Tensor = _DeferrableLinearCrossEntropy.apply(hidden_TH, weight_VH, labels_T, loss_weight_T, columns, cap)
     return out
 
 
@@ -100,6 +111,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         labels_T: Tensor,
         loss_weight_T: Tensor,
         columns: Columns,
+        cap: float | None,
         needs_grad: bool,
     ) -> Tensor:
         V = weight_VH.shape[0]
@@ -112,7 +124,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         for part in parts:
             h = hidden_TH[part]
             logits = torch.mm(h, weight_VH.t(), out=buffer[: len(h)])
-            loss, gradient = _loss_and_gradient_(logits, labels_T[part], loss_weight_T[part], columns, needs_grad)
+            loss, gradient = _loss_and_gradient_(logits, labels_T[part], loss_weight_T[part], columns, cap, needs_grad)
             total += loss
             if gradient is None or d_hidden is None or d_weight is None:
                 continue
@@ -126,13 +138,19 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
         d_hidden, d_weight = ctx.saved_tensors
-        return d_hidden.mul_(factor), d_weight.mul_(factor).to(ctx.dtype), None, None, None, None
+        return d_hidden.mul_(factor), d_weight.mul_(factor).to(ctx.dtype), None, None, None, None, None
 
 
 class _DeferrableLinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden_TH: Tensor, weight_VH: nn.Parameter, labels_T: Tensor, loss_weight_T: Tensor, columns: Columns
+        ctx: Any,
+        hidden_TH: Tensor,
+        weight_VH: nn.Parameter,
+        labels_T: Tensor,
+        loss_weight_T: Tensor,
+        columns: Columns,
+        cap: float | None,
     ) -> Tensor:
         T, V = hidden_TH.shape[0], weight_VH.shape[0]
         total = torch.zeros((), dtype=_wide(hidden_TH), device=hidden_TH.device)
@@ -140,7 +158,7 @@ class _DeferrableLinearCrossEntropy(torch.autograd.Function):
         d_logits = torch.empty(T, V, dtype=hidden_TH.dtype, device=hidden_TH.device)
         for part in _parts(hidden_TH, V):
             logits = torch.mm(hidden_TH[part], weight_VH.t(), out=d_logits[part])
-            loss, gradient = _loss_and_gradient_(logits, labels_T[part], loss_weight_T[part], columns, needs_grad=True)
+            loss, gradient = _loss_and_gradient_(logits, labels_T[part], loss_weight_T[part], columns, cap, needs_grad=True)
             total += loss
             assert gradient is not None
             torch.mm(gradient, weight_VH, out=d_hidden[part])
@@ -153,7 +171,7 @@ class _DeferrableLinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
         hidden_TH, d_hidden, d_logits = ctx.saved_tensors
         d_weight = weight_gradient(d_logits.mul_(factor), hidden_TH, ctx.slot) if ctx.needs_input_grad[1] else None
-        return d_hidden.mul_(factor), d_weight, None, None, None
+        return d_hidden.mul_(factor), d_weight, None, None, None, None
 
 
 def _parts(hidden_TH: Tensor, columns: int) -> list[slice]:
@@ -164,10 +182,11 @@ def _parts(hidden_TH: Tensor, columns: int) -> list[slice]:
 
 
 def _loss_and_gradient_(
-    logits_TV: Tensor, labels_T: Tensor, loss_weight_T: Tensor, columns: Columns, needs_grad: bool
+    logits_TV: Tensor, labels_T: Tensor, loss_weight_T: Tensor, columns: Columns, cap: float | None, needs_grad: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Return the weighted sum of the tokens' losses and, in the memory of the logits, their gradient of it."""
-    wide_TV = logits_TV.to(_wide(logits_TV))
+    wide_TV = soft_cap_(logits_TV.to(_wide(logits_TV)), cap)
+    slope_TV = cap_slope(wide_TV, cap) if cap is not None and needs_grad else None
     loss_weight_T = loss_weight_T.to(wide_TV.dtype)
     loss_T, denominator_T = _softmax_numerator_(wide_TV, labels_T, columns)
     loss = loss_T.dot(loss_weight_T)
@@ -176,6 +195,8 @@ def _loss_and_gradient_(
     wide_TV.mul_((loss_weight_T / denominator_T)[:, None])
     column_T, owned_T = _own_columns(labels_T, columns)
     wide_TV.scatter_add_(1, column_T[:, None], -(owned_T * loss_weight_T)[:, None])
+    if slope_TV is not None:
+        wide_TV.mul_(slope_TV)
     return loss, wide_TV if wide_TV.dtype == logits_TV.dtype else logits_TV.copy_(wide_TV)
 
 

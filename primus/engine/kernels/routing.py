@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-__all__ = ["balance_scores", "best", "keep_capacity", "route", "route_sinkhorn", "soft_cap", "spread_evenly", "z_loss_of"]
+__all__ = ["balance_scores", "best", "keep_capacity", "route", "route_sinkhorn", "spread_evenly", "z_loss_of"]
 
 Score = Literal["softmax", "sigmoid"]
 DropPolicy = Literal["probs", "position"]
@@ -118,11 +118,6 @@ def spread_evenly(weights_NE: Tensor, k: int) -> tuple[Tensor, Tensor]:
     N, E = weights_NE.shape
     turn_Nk = (torch.arange(N * k, device=weights_NE.device) % E).view(N, k)
     return _spread(weights_NE.topk(k, dim=-1).values, turn_Nk, weights_NE)
-
-
-def soft_cap(x: Tensor, cap: float | None) -> Tensor:
-    """Return cap x tanh(x / cap); no or no positive cap leaves x alone."""
-    return cap * torch.tanh(x / cap) if cap is not None and cap > 0 else x
 
 
 def _widened(logits: Tensor) -> Tensor:

@@ -14,14 +14,17 @@ from torch.autograd.function import once_differentiable
 
 from primus.engine.kernels.attention import explicit_attention, fused_attention
 from primus.engine.kernels.position_dropout import PositionDropout
+from primus.engine.kernels.varied_attention import ScoreRule, varied_attention
 from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
-from primus.engine.model.parameter import Place
+from primus.engine.model.parameter import Place, constant, declare
 from primus.engine.model.rotary import RotaryTables, rotate
 from primus.engine.model.slices import SequenceSlice
 from primus.engine.parallel import collectives
 from primus.engine.parallel.mesh import Group
+from primus.engine.parallel.random import RandomStreams
+from primus.engine.parallel.sharding import Sharding
 
-__all__ = ["ExplicitAttention", "FusedAttention", "GatheredHeads", "Heads", "OwnHeads", "SelfAttention"]
+__all__ = ["ExplicitAttention", "FusedAttention", "GatheredHeads", "Heads", "OwnHeads", "SelfAttention", "SinkAttention"]
 
 
 class Heads(NamedTuple):
@@ -68,14 +71,20 @@ class SelfAttention(nn.Module):
 
 
 class FusedAttention(nn.Module):
-    """Core attention by fused kernels."""
+    """Core attention by fused kernels. `share` tells which of how many equal shares of the rank's heads it is given."""
 
-    def __init__(self, place: Place, *, dropout: float) -> None:
+    def __init__(self, place: Place, *, dropout: float, rule: ScoreRule, share: tuple[int, int] = (0, 1)) -> None:
         super().__init__()
-        self.dropout, self.streams = dropout, place.streams
+        self.dropout, self.streams, self.rule, self.share = dropout, place.streams, rule, share
 
-    def forward(self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None) -> Tensor:
-        if not (self.training and self.dropout):
+    def forward(
+        self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None, sink_N: Tensor | None = None
+    ) -> Tensor:
+        drops = self.training and self.dropout > 0.0
+        if sink_N is not None or not self.rule.is_plain:
+            dropout = _positions_dropped(self.streams, self.dropout, len(k_SBGD), self.share) if drops else None
+            return varied_attention(q_SBND, k_SBGD, v_SBGD, mask_B1SS, rule=self.rule, sink_N=sink_N, dropout=dropout)
+        if not drops:
             return fused_attention(q_SBND, k_SBGD, v_SBGD, mask_B1SS)
         with self.streams.fork("model-parallel"):
             return fused_attention(q_SBND, k_SBGD, v_SBGD, mask_B1SS, dropout=self.dropout)
@@ -88,25 +97,52 @@ class ExplicitAttention(nn.Module):
     """
 
     def __init__(
-        self, place: Place, *, dropout: float, softmax_in_fp32: bool, layer_scaling: int = 1, share: tuple[int, int] = (0, 1)
+        self,
+        place: Place,
+        *,
+        dropout: float,
+        softmax_in_fp32: bool,
+        rule: ScoreRule,
+        layer_scaling: int = 1,
+        share: tuple[int, int] = (0, 1),
     ) -> None:
         super().__init__()
-        self.dropout, self.streams, self.share = dropout, place.streams, share
+        self.dropout, self.streams, self.rule, self.share = dropout, place.streams, rule, share
         self.softmax_in_fp32, self.layer_scaling = softmax_in_fp32, layer_scaling
 
-    def forward(self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None) -> Tensor:
-        dropout = None
-        if self.training and self.dropout:
-            dropout = PositionDropout(self.streams.number("model-parallel"), self.dropout, len(k_SBGD), self.share)
+    def forward(
+        self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None, sink_N: Tensor | None = None
+    ) -> Tensor:
+        drops = self.training and self.dropout > 0.0
         return explicit_attention(
             q_SBND,
             k_SBGD,
             v_SBGD,
             mask_B1SS,
-            dropout=dropout,
+            dropout=_positions_dropped(self.streams, self.dropout, len(k_SBGD), self.share) if drops else None,
             softmax_in_fp32=self.softmax_in_fp32,
             layer_scaling=self.layer_scaling,
+            rule=self.rule,
+            sink_N=sink_N,
         )
+
+
+class SinkAttention(nn.Module):
+    """Core attention with a learned score for each of the rank's heads, zero at first, in at least fp32."""
+
+    def __init__(self, place: Place, heads: int, core: nn.Module) -> None:
+        super().__init__()
+        self.core = core
+        dtype = torch.promote_types(place.dtype, torch.float32)
+        self.softmax_offset = declare(place, (heads,), Sharding(dim=0), constant(0.0), dtype=dtype)
+
+    def forward(self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None) -> Tensor:
+        out: Tensor = self.core(q_SBND, k_SBGD, v_SBGD, mask_B1SS, self.softmax_offset)
+        return out
+
+
+def _positions_dropped(streams: RandomStreams, dropout: float, length: int, share: tuple[int, int]) -> PositionDropout:
+    return PositionDropout(streams.number("model-parallel"), dropout, length, share)
 
 
 class OwnHeads:

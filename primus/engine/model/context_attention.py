@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 from primus.engine.kernels.attention import sdpa_attention
 from primus.engine.kernels.block_attention import Part, merge_, part, part_backward
 from primus.engine.kernels.position_dropout import PositionDropout
+from primus.engine.kernels.varied_attention import ScoreRule, sink_gradient, sink_part, varied_attention
 from primus.engine.parallel import collectives
 from primus.engine.parallel.context import from_rank_order, positions, to_rank_order
 from primus.engine.parallel.mesh import Group
@@ -32,59 +33,75 @@ class RingAttention(nn.Module):
     `share` tells which of how many equal shares of the heads it is given; dropout then drops what it drops of whole ones.
     """
 
-    def __init__(self, ring: Group, streams: RandomStreams, *, dropout: float, share: tuple[int, int] = (0, 1)) -> None:
+    def __init__(
+        self, ring: Group, streams: RandomStreams, *, dropout: float, rule: ScoreRule, share: tuple[int, int] = (0, 1)
+    ) -> None:
         super().__init__()
-        self.ring, self.streams, self.dropout, self.share = ring, streams, dropout, share
+        self.ring, self.streams, self.dropout, self.rule, self.share = ring, streams, dropout, rule, share
 
-    def forward(self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None) -> Tensor:
+    def forward(
+        self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None, sink_N: Tensor | None = None
+    ) -> Tensor:
         dropout = None
         if self.training and self.dropout:
             length = len(q_SBND) * self.ring.size
             dropout = PositionDropout(self.streams.number("model-parallel"), self.dropout, length, self.share)
         q_BNSD = q_SBND.permute(1, 2, 0, 3)
         kv_2BGSD = torch.stack((k_SBGD, v_SBGD)).permute(0, 2, 3, 1, 4)
-        out_BNSD: Tensor = _Ring.apply(q_BNSD, kv_2BGSD, mask_B1SS, self.ring, dropout)
+        out_BNSD: Tensor = _Ring.apply(q_BNSD, kv_2BGSD, mask_B1SS, self.ring, dropout, self.rule, sink_N)
         return out_BNSD.permute(2, 0, 1, 3).flatten(2)
 
 
 class GatheredAttention(nn.Module):
     """Keys and values are gathered; the early and the late half of the queries attend to what precedes each."""
 
-    def __init__(self, cp: Group, streams: RandomStreams, *, dropout: float) -> None:
+    def __init__(self, cp: Group, streams: RandomStreams, *, dropout: float, rule: ScoreRule) -> None:
         super().__init__()
-        self.cp, self.streams, self.dropout = cp, streams, dropout
+        self.cp, self.streams, self.dropout, self.rule = cp, streams, dropout, rule
 
-    def forward(self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None) -> Tensor:
+    def forward(
+        self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None, sink_N: Tensor | None = None
+    ) -> Tensor:
         k, v = (from_rank_order(collectives.gather_sequence(x, self.cp), self.cp.size) for x in (k_SBGD, v_SBGD))
         dropout = self.dropout if self.training else 0.0
         with self.streams.fork("model-parallel" if dropout else None):
             halves = [
-                self._attend(q, rows, k, v, mask_B1SS, dropout)
+                self._attend(q, rows, k, v, mask_B1SS, dropout, sink_N)
                 for q, rows in zip(q_SBND.chunk(2), positions(len(k), self.cp.size, self.cp.index).chunk(2), strict=True)
             ]
         return torch.cat(halves)
 
-    @staticmethod
-    def _attend(q: Tensor, rows: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
+    def _attend(
+        self, q: Tensor, rows: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, sink_N: Tensor | None
+    ) -> Tensor:
         # Read on the host, where it lies, before the device has it.
         stop, rows = int(rows[-1]) + 1, rows.to(q.device)
         if mask is None:
             k, v = k[:stop], v[:stop]
-            blocked = torch.arange(stop, device=q.device)[None, :] > rows[:, None]
-            return sdpa_attention(q, k, v, blocked[None, None], dropout=dropout)
-        return sdpa_attention(q, k, v, mask.index_select(2, rows), dropout=dropout)
+        keys = torch.arange(len(k), device=q.device)
+        blocked = self.rule.blocked(rows, keys)[None, None]
+        if mask is not None:
+            own = mask.index_select(2, rows)
+            blocked = own if self.rule.window is None else own | blocked
+        if sink_N is None and self.rule.cap is None:
+            return sdpa_attention(q, k, v, blocked, dropout=dropout)
+        assert not dropout, "the front door refuses dropout here"
+        return varied_attention(q, k, v, blocked, rule=ScoreRule(cap=self.rule.cap), sink_N=sink_N)
 
 
 class ExchangedAttention(nn.Module):
     """Each rank attends for a share of the heads over all positions of its group; `inner` is the attention over these."""
 
-    def __init__(self, group: Group, inner: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]) -> None:
+    def __init__(self, group: Group, inner: Callable[[Tensor, Tensor, Tensor, Tensor | None, Tensor | None], Tensor]) -> None:
         super().__init__()
         self.group, self.inner = group, inner
 
-    def forward(self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None) -> Tensor:
+    def forward(
+        self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None, sink_N: Tensor | None = None
+    ) -> Tensor:
         q, k, v = (self._gather_positions(x) for x in (q_SBND, k_SBGD, v_SBGD))
-        context = self.inner(q, k, v, mask_B1SS).unflatten(-1, (q.shape[2], q.shape[3]))
+        own_sink = None if sink_N is None else sink_N.chunk(self.group.size)[self.group.index]
+        context = self.inner(q, k, v, mask_B1SS, own_sink).unflatten(-1, (q.shape[2], q.shape[3]))
         in_ranks = to_rank_order(context, self.group.size)
         return collectives.scatter_sequence_gather_heads(in_ranks, self.group).flatten(2)
 
@@ -96,39 +113,42 @@ class _Ring(torch.autograd.Function):
     """Parts of attention around a ring; the backward goes round once more, and gradients of keys and values travel along."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, kv: Tensor, mask: Tensor | None, ring: Group, dropout: PositionDropout | None) -> Tensor:
-        wide = torch.promote_types(q.dtype, torch.float32)
-        whole = Part(
-            torch.zeros(q.shape, dtype=wide, device=q.device),
-            torch.full(q.shape[:3], -torch.inf, dtype=wide, device=q.device),
-        )
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        kv: Tensor,
+        mask: Tensor | None,
+        ring: Group,
+        dropout: PositionDropout | None,
+        scores: ScoreRule,
+        sink_N: Tensor | None,
+    ) -> Tensor:
+        whole = sink_part(q, sink_N)
         passing = kv.contiguous()
         for step in range(ring.size):
             following, works = _shift(passing, ring, step < ring.size - 1)
-            rows, keys, rule = _meeting(q, passing, mask, ring, step, dropout)
+            rows, keys, rule = _meeting(q, passing, mask, ring, step, dropout, scores)
             k, v = (_for_queries(x, q) for x in passing[..., keys, :])
             made = part(q[:, :, rows], k, v, **rule)
             merge_(Part(whole.out[:, :, rows], whole.log_sum[:, :, rows]), made)
             collectives.wait(works)
             passing = following
         out = whole.out.to(q.dtype)
-        ctx.save_for_backward(q, kv, out, whole.log_sum, *([] if mask is None else [mask]))
-        ctx.ring, ctx.dropout = ring, dropout
+        ctx.save_for_backward(q, kv, out, whole.log_sum, mask, sink_N)
+        ctx.ring, ctx.dropout, ctx.scores = ring, dropout, scores
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        q, kv, out, log_sum, *masks = ctx.saved_tensors
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        q, kv, out, log_sum, mask, sink_N = ctx.saved_tensors
         ring: Group = ctx.ring
-        dropout: PositionDropout | None = ctx.dropout
-        mask = masks[0] if masks else None
         wide = torch.promote_types(q.dtype, torch.float32)
         dq, passing = torch.zeros(q.shape, dtype=wide, device=q.device), kv.contiguous()
         d_passing = torch.zeros(kv.shape, dtype=wide, device=q.device)
         for step in range(ring.size):
             following, works = _shift(passing, ring, step < ring.size - 1)
-            rows, keys, rule = _meeting(q, passing, mask, ring, step, dropout)
+            rows, keys, rule = _meeting(q, passing, mask, ring, step, ctx.dropout, ctx.scores)
             k, v = (_for_queries(x, q) for x in passing[..., keys, :])
             whole = Part(out[:, :, rows], log_sum[:, :, rows])
             part_dq, dk, dv = part_backward(d_out[:, :, rows], whole, q[:, :, rows], k, v, **rule)
@@ -139,7 +159,8 @@ class _Ring(torch.autograd.Function):
             passing = following
             d_passing, works = _shift(d_passing, ring, True)
             collectives.wait(works)
-        return dq.to(q.dtype), d_passing.to(kv.dtype), None, None, None
+        d_sink = None if sink_N is None else sink_gradient(d_out, Part(out, log_sum), sink_N)
+        return dq.to(q.dtype), d_passing.to(kv.dtype), None, None, None, None, d_sink
 
 
 def _shift(x: Tensor, ring: Group, goes_on: bool) -> tuple[Tensor, collectives.Works]:
@@ -147,15 +168,25 @@ def _shift(x: Tensor, ring: Group, goes_on: bool) -> tuple[Tensor, collectives.W
 
 
 def _meeting(
-    q: Tensor, passing: Tensor, mask: Tensor | None, ring: Group, step: int, dropout: PositionDropout | None
+    q: Tensor,
+    passing: Tensor,
+    mask: Tensor | None,
+    ring: Group,
+    step: int,
+    dropout: PositionDropout | None,
+    scores: ScoreRule,
 ) -> tuple[slice, slice, dict[str, Any]]:
     """Return which queries meet which of the passing keys in a step, and what is blocked and dropped between them."""
     owner, S = (ring.index - step) % ring.size, q.shape[2]
     own, theirs = (positions(S * ring.size, ring.size, index).to(q.device) for index in (ring.index, owner))
     rows = keys = slice(None)
-    rule: dict[str, Any] = {"blocked": None}
+    rule: dict[str, Any] = {"blocked": None, "cap": scores.cap}
     if mask is not None:
         rule["blocked"] = mask.index_select(2, own).index_select(3, theirs)
+        if scores.window is not None:
+            rule["blocked"] = rule["blocked"] | scores.blocked(own, theirs)
+    elif scores.window is not None:
+        rule["blocked"] = scores.blocked(own, theirs)[None, None]
     elif owner == ring.index:
         rule["is_causal"] = True
     elif owner < ring.index:  # its early half precedes all queries, its late half none

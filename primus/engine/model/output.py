@@ -7,14 +7,15 @@ from torch import Tensor, nn
 
 from primus.engine.kernels.cross_entropy import Columns, vocab_parallel_cross_entropy
 from primus.engine.kernels.linear import linear
+from primus.engine.kernels.soft_cap import soft_cap
 from primus.engine.model.linears import enter_tensor_parallel
 from primus.engine.model.parameter import Place
 from primus.engine.parallel import collectives
 
 __all__ = ["OutputLayer", "SumOfLosses"]
 
-SumOfLosses = Callable[[Tensor, Tensor, Tensor, Tensor, Columns], Tensor]
-"""From hidden states, matrix, labels, loss weights and own columns to the weighted sum of the tokens' losses."""
+SumOfLosses = Callable[[Tensor, Tensor, Tensor, Tensor, Columns, float | None], Tensor]
+"""From hidden states, matrix, labels, loss weights, own columns and soft cap to the weighted sum of the tokens' losses."""
 
 
 class OutputLayer(nn.Module):
@@ -28,11 +29,13 @@ class OutputLayer(nn.Module):
         vocab_size: int,
         sum_of_losses: SumOfLosses | None,
         cross_entropy_in_fp16: bool = False,
+        soft_cap: float | None = None,
     ) -> None:
         """`weight` is its own or the embedding's; `sum_of_losses` None takes the sum from the whole logits."""
         super().__init__()
         self.tp, self.sequence_parallel = place.tp, place.sequence_parallel
         self.weight, self.vocab_size, self.in_fp16 = weight, vocab_size, cross_entropy_in_fp16
+        self.soft_cap = soft_cap
         rows = weight.shape[0]
         first = place.tp.index * rows
         self.columns = Columns(first, max(0, min(rows, vocab_size - first)), place.tp)
@@ -58,7 +61,7 @@ class OutputLayer(nn.Module):
         return losses_T.view(S, B).t()
 
     def _own_logits(self, x_SBH: Tensor) -> Tensor:
-        return linear(enter_tensor_parallel(x_SBH, self.tp, self.sequence_parallel), self.weight)
+        return soft_cap(linear(enter_tensor_parallel(x_SBH, self.tp, self.sequence_parallel), self.weight), self.soft_cap)
 
     def _whole_sum(self, x_SBH: Tensor, labels_BS: Tensor, loss_mask_BS: Tensor) -> Tensor:
         losses_BS = self._losses(x_SBH, labels_BS)
@@ -67,4 +70,4 @@ class OutputLayer(nn.Module):
     def _fused_sum(self, form: SumOfLosses, x_SBH: Tensor, labels_BS: Tensor, loss_mask_BS: Tensor) -> Tensor:
         x_TH = enter_tensor_parallel(x_SBH, self.tp, self.sequence_parallel).flatten(0, 1)
         labels_T, mask_T = labels_BS.t().flatten(), loss_mask_BS.t().flatten()
-        return form(x_TH, self.weight, labels_T, mask_T, self.columns)
+        return form(x_TH, self.weight, labels_T, mask_T, self.columns, self.soft_cap)

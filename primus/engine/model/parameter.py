@@ -46,10 +46,12 @@ class Place:
         return "model-parallel" if self.sequence_parallel else None
 
 
-def declare(place: Place, shape: tuple[int, ...], sharding: Sharding, initial: Initial) -> nn.Parameter:
-    """Return an unfilled parameter: this rank's slice of a tensor of the global `shape`."""
+def declare(
+    place: Place, shape: tuple[int, ...], sharding: Sharding, initial: Initial, *, dtype: torch.dtype | None = None
+) -> nn.Parameter:
+    """Return an unfilled parameter: this rank's slice of a tensor of the global `shape`, in the model's dtype unless said."""
     local = local_shape(shape, sharding, place)
-    parameter = nn.Parameter(torch.empty(local, dtype=place.dtype, device=place.weights_device))
+    parameter = nn.Parameter(torch.empty(local, dtype=dtype or place.dtype, device=place.weights_device))
     parameter.sharding = sharding  # type: ignore[attr-defined]
     parameter.initial = initial  # type: ignore[attr-defined]
     return parameter

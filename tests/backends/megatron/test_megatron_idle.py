@@ -76,7 +76,11 @@ SINKHORN: Values = {"moe_router_load_balancing_type": "sinkhorn"}
 MLA: Values = {"multi_latent_attention": True, "position_embedding_type": "rope"}
 ROTATED: Values = {"position_embedding_type": "rope"}
 
+SINKS: Values = {"use_sink_attention": True}
+
 CASES: list[tuple[Values, Values, Values, str]] = [
+    ({"sink_sliding_window": 4}, {}, SINKS, "use_sink_attention"),
+    ({"sink_window_even_layers_only": False}, {**SINKS}, {**SINKS, "sink_sliding_window": 4}, "sink_sliding_window"),
     ({"q_lora_rank": 8}, {}, MLA, "multi_latent_attention"),
     ({"kv_lora_rank": 8}, {}, MLA, "multi_latent_attention"),
     ({"qk_head_dim": 8}, {}, MLA, "multi_latent_attention"),

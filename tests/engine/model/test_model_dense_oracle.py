@@ -42,6 +42,9 @@ def config_of(case: dict[str, Any]) -> ModelConfig:
         add_bias_linear=k["add_bias_linear"],
         tie_embeddings=not k["untie_embeddings_and_output_weights"],
         attention=AttentionConfig(
+            sinks=k.get("use_sink_attention", False),
+            window=k.get("sink_sliding_window") or None,
+            window_even_layers_only=k.get("sink_window_even_layers_only", False),
             num_attention_heads=heads,
             num_query_groups=k["num_query_groups"] if k["group_query_attention"] else heads,
             kv_channels=k.get("kv_channels", k["hidden_size"] // heads),

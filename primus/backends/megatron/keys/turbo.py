@@ -1,6 +1,6 @@
 """Rows of sections 11.1 and 11.2: the build switch, Primus-Turbo kernels and sink attention."""
 
-from primus.backends.megatron.keys.row import inert, pending, removed, section
+from primus.backends.megatron.keys.row import inert, live, pending, removed, section
 
 __all__ = ["ROWS"]
 
@@ -21,11 +21,11 @@ _KERNELS = section(
             doc="Master switch: without it none of the `use_turbo_` keys acts."),
     pending("use_turbo_attention", "bool", _TURBO,
             doc="Turbo's attention kernel; it drops attention dropout."),
-    pending("use_sink_attention", "bool", _SINK,
+    live("use_sink_attention", "bool", "model.attention.sinks",
             doc="Each head learns a sink that takes up attention without giving a value, as in GPT-OSS."),
-    pending("sink_sliding_window", "int", _SINK, minimum=0,
+    live("sink_sliding_window", "int", "model.attention.window", minimum=0,
             doc="Keys that a token sees in a sink layer, itself included. 0: all."),
-    pending("sink_window_even_layers_only", "bool", _SINK,
+    live("sink_window_even_layers_only", "bool", "model.attention.window_even_layers_only",
             doc="Apply the window to layers 0, 2, 4 and so on; the others see everything."),
     pending("use_turbo_gemm", "bool", _TURBO,
             doc="Turbo's matrix products in dense linear layers."),

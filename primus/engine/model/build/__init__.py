@@ -5,4 +5,5 @@ ends          embedding, rotary tables, output
 attention     self-attention
 mla           latent attention
 feed_forward  dense and sparse feed-forward halves
+layer         a whole layer: the halves that it has, or a state-space mixer
 """

@@ -3,7 +3,15 @@
 from torch import nn
 
 from primus.engine.config.model import ModelConfig
-from primus.engine.model.attention import ExplicitAttention, FusedAttention, GatheredHeads, OwnHeads, SelfAttention
+from primus.engine.kernels.varied_attention import ScoreRule
+from primus.engine.model.attention import (
+    ExplicitAttention,
+    FusedAttention,
+    GatheredHeads,
+    OwnHeads,
+    SelfAttention,
+    SinkAttention,
+)
 from primus.engine.model.build.mla import latent_attention
 from primus.engine.model.build.parts import initial, norm_kind
 from primus.engine.model.context_attention import ExchangedAttention, GatheredAttention, RingAttention
@@ -20,6 +28,8 @@ def attention(config: ModelConfig, place: Place, number: int) -> nn.Module:
     core = _core_attention(config, place, number)
     if config.recompute.granularity == "selective":
         core = RecomputedModule(core, Recompute(place.streams))
+    if config.attention.sinks:
+        core = SinkAttention(place, config.attention.num_attention_heads, core)
     if config.attention.mla.enabled:
         return latent_attention(config, place, core)
     return _self_attention(config, place, core)
@@ -62,35 +72,42 @@ def _own_heads(config: ModelConfig, place: Place) -> OwnHeads | GatheredHeads:
 
 
 def _core_attention(config: ModelConfig, place: Place, number: int) -> nn.Module:
-    a = config.attention
+    a, rule = config.attention, _score_rule(config, number)
     if place.cp.size > 1:
-        return _context_attention(config, place, number)
+        return _context_attention(config, place, number, rule)
     if a.query_key_layer_scaling:
-        scaling = number + 1
-        return ExplicitAttention(place, dropout=a.attention_dropout, softmax_in_fp32=a.softmax_in_fp32, layer_scaling=scaling)
-    return _plain_attention(config, place)
+        return ExplicitAttention(
+            place, dropout=a.attention_dropout, softmax_in_fp32=a.softmax_in_fp32, rule=rule, layer_scaling=number + 1
+        )
+    return _plain_attention(config, place, rule)
 
 
-def _plain_attention(config: ModelConfig, place: Place, share: tuple[int, int] = (0, 1)) -> nn.Module:
+def _score_rule(config: ModelConfig, number: int) -> ScoreRule:
+    a = config.attention
+    has_window = a.window is not None and (number % 2 == 0 or not a.window_even_layers_only)
+    return ScoreRule(window=a.window if has_window else None, cap=a.soft_cap)
+
+
+def _plain_attention(config: ModelConfig, place: Place, rule: ScoreRule, share: tuple[int, int] = (0, 1)) -> nn.Module:
     """Return attention over whole sequences for a share of the rank's heads."""
     a = config.attention
     if a.backend in ("unfused", "local"):
-        return ExplicitAttention(place, dropout=a.attention_dropout, softmax_in_fp32=a.softmax_in_fp32, share=share)
-    return FusedAttention(place, dropout=a.attention_dropout)
+        return ExplicitAttention(place, dropout=a.attention_dropout, softmax_in_fp32=a.softmax_in_fp32, rule=rule, share=share)
+    return FusedAttention(place, dropout=a.attention_dropout, rule=rule, share=share)
 
 
-def _context_attention(config: ModelConfig, place: Place, number: int) -> nn.Module:
+def _context_attention(config: ModelConfig, place: Place, number: int, rule: ScoreRule) -> nn.Module:
     ways, dropout = config.parallel.cp_comm_type, config.attention.attention_dropout
     way = ways[number] if len(ways) > 1 else ways[0]
     if way == "allgather":
-        return GatheredAttention(place.cp, place.streams, dropout=dropout)
+        return GatheredAttention(place.cp, place.streams, dropout=dropout, rule=rule)
     if way == "a2a":
-        return ExchangedAttention(place.cp, _plain_attention(config, place, (place.cp.index, place.cp.size)))
+        return ExchangedAttention(place.cp, _plain_attention(config, place, rule, (place.cp.index, place.cp.size)))
     if way == "a2a+p2p":
         share = place.cp_exchange.index, place.cp_exchange.size
-        ring = RingAttention(place.cp_ring, place.streams, dropout=dropout, share=share)
+        ring = RingAttention(place.cp_ring, place.streams, dropout=dropout, rule=rule, share=share)
         return ExchangedAttention(place.cp_exchange, ring)
-    return RingAttention(place.cp, place.streams, dropout=dropout)
+    return RingAttention(place.cp, place.streams, dropout=dropout, rule=rule)
 
 
 def _head_norm(config: ModelConfig, place: Place) -> nn.Module | None:

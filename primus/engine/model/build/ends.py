@@ -37,7 +37,14 @@ def output(config: ModelConfig, place: Place, words: Embedding | None, tied_to: 
         sharding = _vocabulary_sharding(config, tied_to, is_copy=tied_to is not None)
         weight = declare(place, (padded_vocab_size(config), config.hidden_size), sharding, initial(config))
     form = None if in_fp16 else _sum_of_losses(config, place)
-    return OutputLayer(place, weight, vocab_size=_vocab_size(config), sum_of_losses=form, cross_entropy_in_fp16=in_fp16)
+    return OutputLayer(
+        place,
+        weight,
+        vocab_size=_vocab_size(config),
+        sum_of_losses=form,
+        cross_entropy_in_fp16=in_fp16,
+        soft_cap=config.final_logit_softcapping,
+    )
 
 
 def rotary(config: ModelConfig, place: Place) -> RotaryEmbedding | None:

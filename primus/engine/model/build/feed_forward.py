@@ -21,7 +21,7 @@ def feed_forward(config: ModelConfig, place: Place, number: int) -> nn.Module:
     """Return the feed-forward half of layer `number`."""
     if number in config.moe.layers:
         return _moe(config, place)
-    return _mlp(config, place, config.ffn_hidden_size)
+    return _mlp(config, place, config.ffn_width(number))
 
 
 def _moe(config: ModelConfig, place: Place) -> MoELayer:

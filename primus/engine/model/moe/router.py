@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from primus.engine.config.moe import MoEConfig
-from primus.engine.kernels.routing import keep_capacity, route, route_sinkhorn, soft_cap, spread_evenly
+from primus.engine.kernels.routing import keep_capacity, route, route_sinkhorn, spread_evenly
+from primus.engine.kernels.soft_cap import soft_cap
 from primus.engine.model.moe.losses import RouterLosses
 from primus.engine.model.parameter import Initial, Place, declare
 from primus.engine.parallel.sharding import Sharding

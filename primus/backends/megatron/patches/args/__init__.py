@@ -7,6 +7,7 @@
 - `schedule.py`: learning rate and weight decay
 - `precision.py`: dtypes and loss scale
 - `architecture.py`: depth, widths, heads, activation
+- `attention.py`: windows, sinks, soft caps
 - `mla.py`: latent attention
 - `moe.py`: sparse layers, routers, experts, dispatchers
 - `positions.py`: position schemes and sequence length

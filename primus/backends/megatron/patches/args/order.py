@@ -7,6 +7,7 @@ lay iterations aside before the warm-up is read. Rules read only; their order is
 from primus.backends.megatron.params import Derivation, Rule
 from primus.backends.megatron.patches.args import (
     architecture,
+    attention,
     batch,
     checkpoint,
     context,
@@ -37,6 +38,7 @@ __all__ = ["DERIVATIONS", "RULES"]
 _RUN = (loop, batch, duration, schedule, precision)
 _MODEL = (
     architecture,
+    attention,
     mla,
     positions,
     parallelism,

@@ -1,0 +1,150 @@
+"""Core attention with a window, a soft cap on scores, or sinks, in blocks of queries with the keys that they can see.
+
+A sink is a learned score of each head that takes part in its softmax and has no value (GPT-OSS, arXiv 2508.10925): one more
+part without output, that only adds to the denominator.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from primus.engine.kernels.block_attention import Part, part, part_backward
+from primus.engine.kernels.position_dropout import PositionDropout
+
+__all__ = ["ScoreRule", "sink_gradient", "sink_part", "varied_attention"]
+
+_ROWS = 128
+"""Queries of a block at least: fewer run slower."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRule:
+    """What becomes of scores besides their scale."""
+
+    window: int | None = None
+    """Keys that a query sees, the one of its own position among them; None: all before it."""
+    cap: float | None = None
+    """Scores stay below this size."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing to it."""
+        return self.window is None and self.cap is None
+
+    def blocked(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Return [Q, K], true where a key comes after the query or before its window, for positions of both."""
+        distance = queries[:, None] - keys[None, :]
+        after = distance < 0
+        return after if self.window is None else after | (distance >= self.window)
+
+
+def varied_attention(
+    q_SBND: Tensor,
+    k_SBGD: Tensor,
+    v_SBGD: Tensor,
+    mask_B1SS: Tensor | None,
+    *,
+    rule: ScoreRule,
+    sink_N: Tensor | None = None,
+    dropout: PositionDropout | None = None,
+) -> Tensor:
+    """Attend as `kernels.attention` says; a window narrows a mask as it does the causal rule."""
+    out: Tensor = _Varied.apply(q_SBND, k_SBGD, v_SBGD, mask_B1SS, rule, sink_N, dropout)
+    return out
+
+
+def sink_part(q_BNSD: Tensor, sink_N: Tensor | None) -> Part:
+    """Return what attention starts from: nothing, or a sink's share of the denominator; sums are kept in at least fp32."""
+    wide = torch.promote_types(q_BNSD.dtype, torch.float32)
+    log_sum = torch.full(q_BNSD.shape[:3], -torch.inf, dtype=wide, device=q_BNSD.device)
+    if sink_N is not None:
+        log_sum.copy_(sink_N.detach()[None, :, None])
+    return Part(torch.zeros(q_BNSD.shape, dtype=wide, device=q_BNSD.device), log_sum)
+
+
+def sink_gradient(d_out: Tensor, whole: Part, sink_N: Tensor) -> Tensor:
+    """Return the gradient of sinks: - sum over queries of p_sink (d_out . out)."""
+    p_BNS = (sink_N.detach()[None, :, None] - whole.log_sum).exp()
+    inner_BNS = (d_out.to(p_BNS.dtype) * whole.out).sum(-1)
+    return -(p_BNS * inner_BNS).sum((0, 2)).to(sink_N.dtype)
+
+
+class _Varied(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q_SBND: Tensor,
+        k_SBGD: Tensor,
+        v_SBGD: Tensor,
+        mask: Tensor | None,
+        rule: ScoreRule,
+        sink_N: Tensor | None,
+        dropout: PositionDropout | None,
+    ) -> Tensor:
+        q, k, v = _by_head(q_SBND, k_SBGD, v_SBGD)
+        out = q.new_empty(*q.shape[:-1], v.shape[-1])
+        log_sum = torch.empty(q.shape[:3], dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
+        for rows, keys, how in _meetings(q, k, mask, rule, dropout):
+            made = part(q[:, :, rows], k[:, :, keys], v[:, :, keys], **how)
+            total = made.log_sum
+            if sink_N is not None:
+                total = torch.logaddexp(total, sink_N.detach()[None, :, None].to(total.dtype))
+                made.out = made.out * (made.log_sum - total).exp_().unsqueeze(-1)
+            out[:, :, rows], log_sum[:, :, rows] = made.out, total
+        ctx.save_for_backward(q_SBND, k_SBGD, v_SBGD, out, log_sum, mask, sink_N)
+        ctx.rule, ctx.dropout = rule, dropout
+        return out.permute(2, 0, 1, 3).flatten(2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out_SBC: Tensor) -> tuple[Tensor | None, ...]:
+        q_SBND, k_SBGD, v_SBGD, out, log_sum, mask, sink_N = ctx.saved_tensors
+        q, k, v = _by_head(q_SBND, k_SBGD, v_SBGD)
+        d_out = d_out_SBC.unflatten(-1, (q.shape[1], -1)).permute(1, 2, 0, 3)
+        wide = log_sum.dtype
+        d_q, d_k, d_v = (torch.zeros(x.shape, dtype=wide, device=x.device) for x in (q, k, v))
+        for rows, keys, how in _meetings(q, k, mask, ctx.rule, ctx.dropout):
+            whole = Part(out[:, :, rows], log_sum[:, :, rows])
+            one = part_backward(d_out[:, :, rows], whole, q[:, :, rows], k[:, :, keys], v[:, :, keys], **how)
+            for total, where, more in zip((d_q, d_k, d_v), (rows, keys, keys), one, strict=True):
+                total[:, :, where] += more
+        d_sink = None if sink_N is None else sink_gradient(d_out, Part(out, log_sum), sink_N)
+        gathered = (x.unflatten(1, (k_SBGD.shape[2], -1)).sum(2) for x in (d_k, d_v))
+        d_q, d_k, d_v = (x.permute(2, 0, 1, 3).to(q.dtype) for x in (d_q, *gathered))
+        return d_q, d_k, d_v, None, None, d_sink, None
+
+
+def _by_head(q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return [B, N, S, D] of each, keys and values repeated for the query heads of their group."""
+    repeats = q_SBND.shape[2] // k_SBGD.shape[2]
+    q, k, v = (x.permute(1, 2, 0, 3) for x in (q_SBND, k_SBGD, v_SBGD))
+    return q, k.repeat_interleave(repeats, dim=1), v.repeat_interleave(repeats, dim=1)
+
+
+def _meetings(
+    q: Tensor, k: Tensor, mask: Tensor | None, rule: ScoreRule, dropout: PositionDropout | None
+) -> Iterator[tuple[slice, slice, dict[str, Any]]]:
+    """Yield blocks of queries with the keys that they can see, and what is blocked and dropped between them."""
+    S, K = q.shape[2], k.shape[2]
+    positions = torch.arange(K, device=q.device)
+    size = S if rule.window is None else max(_ROWS, rule.window)
+    for start in range(0, S, size):
+        stop = min(start + size, S)
+        first, last = K - S + start, K - S + stop
+        keys = slice(0 if rule.window is None else max(0, first - rule.window + 1), last if mask is None else K)
+        how: dict[str, Any] = {"blocked": None, "cap": rule.cap}
+        if mask is not None:
+            how["blocked"] = mask[:, :, start:stop, keys]
+            if rule.window is not None:
+                how["blocked"] = how["blocked"] | (positions[first:last, None] - positions[keys] >= rule.window)
+        elif rule.window is None and S == K:
+            how["is_causal"] = True
+        else:
+            how["blocked"] = rule.blocked(positions[first:last], positions[keys])[None, None]
+        if dropout is not None:
+            how["factors"] = dropout.factors(q, positions[first:last], positions[keys])
+        yield slice(start, stop), keys, how

@@ -1,0 +1,95 @@
+"""Sinks, windows and soft caps: the recorded model of Megatron-Core, and each key's effect on what a query sees."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from oracle import load_weights, model_of, read, under
+from torch import Tensor
+
+from primus.engine.kernels.attention import explicit_attention
+from primus.engine.kernels.varied_attention import ScoreRule, varied_attention
+
+DATA = Path(__file__).parents[2] / "data" / "dense"
+CASE = "sink_attention_window"
+
+
+def test_a_model_with_sinks_and_windows_computes_as_megatron_core(tmp_path: Path) -> None:
+    case, tensors = read(DATA, CASE)
+    model = model_of(tmp_path, case)
+    load_weights(model, under(tensors, "w/"))
+    inputs, mask = (tensors["in/input_ids"], tensors["in/position_ids"]), tensors["in/loss_mask"]
+    with torch.no_grad():
+        torch.testing.assert_close(model(*inputs), tensors["out/logits"], **case["tolerance"]["logits"])
+    losses = model(*inputs, labels_BS=tensors["in/labels"])
+    ((losses * mask).sum() / mask.sum()).backward()
+    for name, gradient in under(tensors, "g/").items():
+        found = model.get_parameter(name).grad
+        torch.testing.assert_close(found, gradient, **case["tolerance"]["grads"], msg=name)
+
+
+def heads(S: int, K: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+
+    def tensor(*shape: int) -> Tensor:
+        return torch.randn(shape, dtype=torch.float64, generator=draw).requires_grad_()
+
+    return tensor(S, 2, 4, 8), tensor(K, 2, 2, 8), tensor(K, 2, 2, 6), tensor(4)
+
+
+RULES = [ScoreRule(), ScoreRule(window=3), ScoreRule(cap=0.7), ScoreRule(window=140, cap=2.0), ScoreRule(window=1)]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+@pytest.mark.parametrize(("S", "K"), [(12, 12), (300, 300), (5, 12)])
+@pytest.mark.parametrize("has_sinks", [True, False])
+def test_blocks_equal_the_formula(rule: ScoreRule, S: int, K: int, has_sinks: bool) -> None:
+    results = []
+    for form in (varied_attention, explicit_attention):
+        q, k, v, sink = heads(S, K)
+        out = form(q, k, v, None, rule=rule, sink_N=sink if has_sinks else None)
+        inputs = (q, k, v, sink) if has_sinks else (q, k, v)
+        gradients = torch.autograd.grad((out * torch.arange(out.numel()).view_as(out).sin()).sum(), inputs)
+        results.append((out, *gradients))
+    for ours, expected in zip(*results, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-11, atol=1e-12)
+
+
+def test_a_window_counts_the_token_itself(tmp_path: Path) -> None:
+    """The keys that reach a query's output: W of them in even layers, all before it in odd ones."""
+    for window, even_only, seen in ((4, True, [4, 16]), (4, False, [4, 4]), (0, True, [16, 16])):
+        assert [reach(tmp_path, number, window, even_only) for number in (0, 1)] == seen
+
+
+def reach(folder: Path, number: int, window: int, even_only: bool) -> int:
+    case, _ = read(DATA, CASE)
+    model = model_of(folder, case, sink_sliding_window=window, sink_window_even_layers_only=even_only)
+    core: Any = dict(model.decoder.numbered())[number].self_attention.core_attention
+    q, k, v = (torch.randn(16, 1, n, 8) for n in (4, 2, 2))
+    v.requires_grad_()
+    core(q, k, v, None)[-1].sum().backward()
+    assert v.grad is not None
+    return int((v.grad.abs().sum((1, 2, 3)) > 0).sum())
+
+
+def test_soft_caps_bound_scores_and_logits(tmp_path: Path) -> None:
+    case, tensors = read(DATA, CASE)
+    model = model_of(tmp_path, case, final_logit_softcapping=0.5)
+    plain = model_of(tmp_path, case)
+    for each in (model, plain):
+        load_weights(each, under(tensors, "w/"))
+    inputs = tensors["in/input_ids"], tensors["in/position_ids"]
+    with torch.no_grad():
+        capped, free = model(*inputs), plain(*inputs)
+        torch.testing.assert_close(capped, 0.5 * torch.tanh(free / 0.5))
+        labels, mask = tensors["in/labels"], tensors["in/loss_mask"]
+        whole = (model(*inputs, labels_BS=labels) * mask).sum()
+        torch.testing.assert_close(model(*inputs, labels_BS=labels, loss_mask_BS=mask), whole)
+    capped_scores = model_of(tmp_path, case, attn_logit_softcapping=1e-4)
+    core: Any = dict(capped_scores.decoder.numbered())[1].self_attention.core_attention
+    core.softmax_offset.data.fill_(-1e9)
+    v = torch.randn(16, 1, 2, 8)
+    out = core(100 * torch.randn(16, 1, 4, 8), 100 * torch.randn(16, 1, 2, 8), v, None)
+    mean = v.repeat_interleave(2, dim=2).mean(0, keepdim=True).flatten(2)
+    torch.testing.assert_close(out[-1:], mean, rtol=1e-3, atol=1e-3)
