@@ -97,8 +97,9 @@ def test_preset_resolves_to_the_zoo(name, resolve_preset):
     assert facts.pop("layernorm_epsilon", 1e-5) == 1e-5, "what norm_epsilon is by itself"
     assert all(facts.pop(key, None) is None for key in OF_OTHER_KERNELS)
     facts = {key: value for key, value in facts.items() if key not in OF_THE_TRAINER}
-    if facts.get("moe_layer_freq") == "1":
-        del facts["moe_layer_freq"]
+    for key, same in (("moe_layer_freq", "1"), ("mtp_num_layers", 0)):
+        if facts.get(key) == same:  # another way to write the default
+            del facts[key]
     assert values == base | facts
 
 

@@ -19,7 +19,7 @@ from primus.engine.parallel.random import RandomStreams
 
 FAMILIES = [
     *("llama2_7B", "llama3.1_8B", "qwen2.5_3B", "qwen3_8B", "qwen3_tiny"),
-    *("mixtral_8x7B_v0.1", "grok1", "llama4_17B16E", "llama4_17B128E", "qwen3_30B_A3B"),
+    *("mixtral_8x7B_v0.1", "grok1", "grok2", "llama4_17B16E", "llama4_17B128E", "qwen3_30B_A3B"),
     *("glm4_7", "gpt_oss_20B", "minimax_m2.5", "moe_515B", "deepseek_v2_lite", "deepseek_v2", "kimi_k2"),
 ]
 B, S, V = 4, 16, 48
