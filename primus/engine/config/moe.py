@@ -24,6 +24,8 @@ class MoEConfig:
     """That expert works while tokens travel to the others, and not after they are back."""
     token_dispatcher: Literal["allgather", "alltoall", "flex"] = "allgather"
     """All tokens to all ranks; a row for each expert of a token; or a token once to each rank that has experts of it."""
+    grouped_gemm: bool = False
+    """All experts of a rank are multiplied in one pass over each matrix, not one after the other."""
     router_topk: int = 2
     """Experts of a token."""
     router_dtype: Literal["float32", "float64"] | None = None

@@ -20,7 +20,7 @@ ROWS = section(
             doc="Run the shared expert beside the dispatch of tokens; alltoall and flex dispatchers only."),
     live("moe_shared_expert_intermediate_size", "int?", "model.moe.shared_expert_intermediate_size", minimum=1,
             doc="Width of the expert that sees every token, all shared experts together. Null: none."),
-    pending("moe_grouped_gemm", "bool", _MOE,
+    live("moe_grouped_gemm", "bool", "model.moe.grouped_gemm",
             doc="Multiply all local experts in one grouped product instead of a loop."),
     live("moe_router_load_balancing_type", "str|list[str]", "model.moe.router_load_balancing_type",
             choices=("aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none"),

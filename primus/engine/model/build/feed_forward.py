@@ -36,6 +36,7 @@ def _moe(config: ModelConfig, place: Place) -> MoELayer:
         activation=ACTIVATIONS[config.activation],
         initial=initial(config),
         deep=initial(config, deep=True),
+        grouped=m.grouped_gemm,
     )
     shared = m.shared_expert_intermediate_size
     return MoELayer(

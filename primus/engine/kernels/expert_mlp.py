@@ -1,0 +1,95 @@
+"""The feed-forward parts of many experts as one function: y = W2 (p x act(W1 x)) for rows that are sorted by expert.
+
+What is kept is x, W1 x and p; the activation is computed again in the backward. Two forms, equal within rounding: `grouped`
+multiplies all experts in one pass over each matrix, `in_turn` runs one expert after the other, whose rows then stay in the
+cache between the two products.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from primus.engine.kernels.grouped_linear import product_each, weight_gradients
+from primus.engine.parallel.slot import slot_of
+
+__all__ = ["expert_mlp", "expert_mlp_reference"]
+
+Function = Callable[[Tensor], Tensor]
+
+
+def expert_mlp(
+    x_MH: Tensor, p_M: Tensor, w1_EFH: Tensor, w2_EHF: Tensor, counts: Sequence[int], activation: Function, *, grouped: bool
+) -> Tensor:
+    """Return the weighted outputs [M, H] of `counts[e]` rows for each expert."""
+    out: Tensor = _ExpertMLP.apply(x_MH, p_M, w1_EFH, w2_EHF, list(counts), activation, grouped)
+    return out
+
+
+def expert_mlp_reference(
+    x_MH: Tensor, p_M: Tensor, w1_EFH: Tensor, w2_EHF: Tensor, counts: Sequence[int], activation: Function
+) -> Tensor:
+    """Return the same with autograd's own gradients."""
+    rows = zip(x_MH.split(list(counts)), p_M.split(list(counts)), w1_EFH, w2_EHF, strict=True)
+    return torch.cat([(activation(x @ w1.t()) * p.unsqueeze(-1)).to(x.dtype) @ w2.t() for x, p, w1, w2 in rows])
+
+
+class _ExpertMLP(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x_MH: Tensor,
+        p_M: Tensor,
+        w1: nn.Parameter,
+        w2: nn.Parameter,
+        counts: list[int],
+        activation: Function,
+        grouped: bool,
+    ) -> Tensor:
+        ctx.counts, ctx.activation, ctx.grouped = counts, activation, grouped
+        ctx.slots = slot_of(w1), slot_of(w2)
+        z_MF, y_MH = x_MH.new_empty(len(x_MH), w1.shape[1]), torch.empty_like(x_MH)
+        for rows, experts, part in _stretches(counts, grouped):
+            product_each(x_MH[rows], w1[experts].transpose(1, 2), z_MF[rows], part)
+            a_MF = _weighted(activation(z_MF[rows]), p_M[rows])
+            product_each(a_MF, w2[experts].transpose(1, 2), y_MH[rows], part)
+        ctx.save_for_backward(x_MH, p_M, w1, w2, z_MF)
+        return y_MH
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy_MH: Tensor) -> tuple[Tensor | None, ...]:
+        x_MH, p_M, w1, w2, z_MF = ctx.saved_tensors
+        dx_MH, dp_M = torch.empty_like(x_MH), torch.empty_like(p_M)
+        dz_MF, a_MF = torch.empty_like(z_MF), z_MF.new_empty(len(z_MF), w2.shape[2])
+        for rows, experts, part in _stretches(ctx.counts, ctx.grouped):
+            with torch.enable_grad():
+                z = z_MF[rows].detach().requires_grad_()
+                plain = ctx.activation(z)
+            da = torch.empty_like(plain)
+            product_each(dy_MH[rows], w2[experts], da, part)
+            dp_M[rows] = torch.linalg.vecdot(da, plain.detach())
+            torch.mul(plain.detach(), p_M[rows].unsqueeze(-1), out=a_MF[rows])
+            (dz,) = torch.autograd.grad(plain, z, _weighted(da, p_M[rows]))
+            dz_MF[rows] = dz
+            product_each(dz, w1[experts], dx_MH[rows], part)
+        d_w1 = weight_gradients(dz_MF, x_MH, ctx.counts, ctx.slots[0])
+        d_w2 = weight_gradients(dy_MH, a_MF, ctx.counts, ctx.slots[1])
+        return dx_MH, dp_M, d_w1, d_w2, None, None, None
+
+
+def _weighted(a_MF: Tensor, p_M: Tensor) -> Tensor:
+    return (a_MF * p_M.unsqueeze(-1)).to(a_MF.dtype)
+
+
+def _stretches(counts: list[int], grouped: bool) -> list[tuple[slice, slice, list[int]]]:
+    """Return rows and experts that are worked on together, with the number of rows of each."""
+    if grouped:
+        return [(slice(0, sum(counts)), slice(0, len(counts)), counts)]
+    found, start = [], 0
+    for number, count in enumerate(counts):
+        found.append((slice(start, start + count), slice(number, number + 1), [count]))
+        start += count
+    return found
