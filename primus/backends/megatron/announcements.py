@@ -11,6 +11,7 @@ from primus.backends.megatron.idle import idle_keys
 from primus.backends.megatron.params import Notices, Params, Unreadable
 from primus.backends.megatron.patches.args.architecture import activation
 from primus.backends.megatron.patches.args.duration import counts_samples, total_samples
+from primus.backends.megatron.patches.args.moe import num_experts
 from primus.backends.megatron.patches.args.schedule import decay_samples
 from primus.backends.megatron.patches.args.tp_overlap import map_has_idle_parts
 from primus.core.keys import show_value
@@ -81,6 +82,15 @@ def profile_has_a_writer(p: Params) -> Notices:
         yield f"{p.where('profile')} writes no trace file: {p.where('use_pytorch_profiler')}; set it to true."
 
 
+def load_is_forced(p: Params) -> Notices:
+    """A model whose tokens go to random experts learns little; the key is for measuring speed."""
+    if num_experts(p) is not None and p["moe_router_force_load_balancing"]:
+        yield (
+            f"FOR MEASURING ONLY: {p.where('moe_router_force_load_balancing')} sends tokens to experts that their routers did "
+            "not choose. To train set it to false."
+        )
+
+
 def _resumes(p: Params) -> bool:
     continues = p["auto_continue_train"] and p["save"] and any(Path(p.output_path(p["save"])).glob("iter_*"))
     return bool(continues or (p["load"] and not p["finetune"]))
@@ -94,6 +104,7 @@ _ANNOUNCEMENTS: tuple[Callable[[Params], Notices], ...] = (
     query_groups_have_a_number,
     gelu_has_two_forms,
     profile_has_a_writer,
+    load_is_forced,
     map_has_idle_parts,
     idle_keys,
 )

@@ -22,6 +22,11 @@ SAMPLES = {"train_iters": None, "train_samples": 48}
         ({"lr_decay_iters": 4}, [], "16 samples before the end of the run: lr_decay_iters 4"),
         ({"group_query_attention": True}, [], "with num_query_groups null is multi-head attention"),
         ({"swiglu": False, "bias_gelu_fusion": True, "add_bias_linear": True}, [], "gelu runs in its tanh form"),
+        (
+            {"num_experts": 4, "moe_router_force_load_balancing": True},
+            [],
+            "FOR MEASURING ONLY: moe_router_force_load_balancing",
+        ),
         ({"profile": True}, [], "writes no trace file: use_pytorch_profiler false"),
     ],
     ids=lambda part: str(part)[:60],
