@@ -28,15 +28,15 @@ def residual_after_norm(x: Tensor, normed: Tensor) -> Tensor:
 
 
 class Layer(nn.Module):
-    """Norm, attention, add, norm, feed-forward, add."""
+    """Norm, attention, add, norm, feed-forward, add; a half that is None is left out together with its norm."""
 
     def __init__(
         self,
         *,
-        input_layernorm: nn.Module,
-        self_attention: nn.Module,
-        pre_mlp_layernorm: nn.Module,
-        mlp: nn.Module,
+        input_layernorm: nn.Module | None,
+        self_attention: nn.Module | None,
+        pre_mlp_layernorm: nn.Module | None,
+        mlp: nn.Module | None,
         add: BiasDropoutAdd,
         residual: Residual,
     ) -> None:
@@ -48,13 +48,15 @@ class Layer(nn.Module):
     def forward(
         self, x_SBH: Tensor, tables: RotaryTables | None, mask_B1SS: Tensor | None, part: SequenceSlice | None = None
     ) -> Tensor:
-        normed = self.input_layernorm(x_SBH)
-        y, bias = self.self_attention(normed, tables, mask_B1SS, part)
-        x_SBH = self.add(y, bias, self.residual(x_SBH, normed))
-        normed = self.pre_mlp_layernorm(x_SBH)
-        y, bias = self.mlp(normed)
-        added: Tensor = self.add(y, bias, self.residual(x_SBH, normed))
-        return added
+        if self.self_attention is not None and self.input_layernorm is not None:
+            normed = self.input_layernorm(x_SBH)
+            y, bias = self.self_attention(normed, tables, mask_B1SS, part)
+            x_SBH = self.add(y, bias, self.residual(x_SBH, normed))
+        if self.mlp is not None and self.pre_mlp_layernorm is not None:
+            normed = self.pre_mlp_layernorm(x_SBH)
+            y, bias = self.mlp(normed)
+            x_SBH = self.add(y, bias, self.residual(x_SBH, normed))
+        return x_SBH
 
 
 class Decoder(nn.Module):

@@ -39,12 +39,12 @@ class ColumnParallelLinear(nn.Module):
         *,
         bias: bool,
         initial: Initial,
-        blocks: int = 1,
+        blocks: int | tuple[int, ...] = 1,
         overlap: ColumnOverlap = _COLUMN,
     ) -> None:
         """Divide each of `blocks` equal groups of rows over the ranks (gate and linear half of a gated MLP are two).
 
-        `overlap` says what runs beside the collectives of sequence parallelism.
+        `blocks` may also be the sizes of unequal groups. `overlap` says what runs beside the collectives of sequence parallelism.
         """
         super().__init__()
         sharding = Sharding(dim=0, blocks=blocks)

@@ -54,8 +54,8 @@ class Sharding:
 
     dim: int | None
     """Divided dim; None: every rank holds all of it."""
-    blocks: int = 1
-    """Equal blocks along `dim`, each divided over the group: 2 for the gate and linear half of a gated MLP."""
+    blocks: int | tuple[int, ...] = 1
+    """Blocks along `dim`, each divided over the group: 2 equal ones for the gate and linear half of a gated MLP, or sizes."""
     is_expert: bool = False
     """Dim 0 counts experts, which ranks divide as well; `dim` is divided over fewer ranks, those that share an expert."""
     sequence_parallel_grad: bool = False
@@ -113,8 +113,9 @@ def local_shape(shape: Sequence[int], sharding: Sharding, division: Division) ->
     """Return the shape that a rank holds of a tensor of global `shape`."""
     local = list(shape)
     for axis in _axes(sharding, division):
-        unit = axis.blocks * axis.part.size
-        assert local[axis.dim] % unit == 0, f"dim {axis.dim} of {tuple(shape)} is not divisible by {unit}"
+        lengths = axis.lengths(local[axis.dim])
+        fits = sum(lengths) == local[axis.dim] and not any(length % axis.part.size for length in lengths)
+        assert fits, f"dim {axis.dim} of {tuple(shape)} is not divisible: blocks {lengths}, {axis.part.size} ranks"
         local[axis.dim] //= axis.part.size
     return tuple(local)
 
@@ -131,10 +132,12 @@ def global_shape(local: Sequence[int], sharding: Sharding, division: Division) -
 
 def slice_global(full: Tensor, sharding: Sharding, division: Division) -> Tensor:
     """Return this rank's part of a whole tensor (padding rows included), as new memory if `dim` is divided."""
-    for dim, blocks, part in _axes(sharding, division):
+    for axis in _axes(sharding, division):
+        dim, _, part = axis
         if part.size > 1:
-            parts = [block.chunk(part.size, dim)[part.index] for block in full.chunk(blocks, dim)]
-            full = parts[0] if blocks == 1 else torch.cat(parts, dim=dim)
+            blocks = full.split(axis.lengths(full.shape[dim]), dim)
+            parts = [block.chunk(part.size, dim)[part.index] for block in blocks]
+            full = parts[0] if len(parts) == 1 else torch.cat(parts, dim=dim)
     return full
 
 
@@ -212,11 +215,17 @@ def _in_row(row: int, start: int, stop: int, shape: tuple[int, ...]) -> Iterator
 
 
 class _Axis(NamedTuple):
-    """A divided dim: each of its `blocks` equal stretches is cut into equal parts."""
+    """A divided dim: each of its blocks is cut into equal parts."""
 
     dim: int
-    blocks: int
+    blocks: int | tuple[int, ...]
     part: Part | Group
+
+    def lengths(self, size: int) -> list[int]:
+        """Return the lengths of the blocks in a whole dim of this size, or in a rank's part of it."""
+        if isinstance(self.blocks, int):
+            return [size // self.blocks] * self.blocks
+        return [block * size // sum(self.blocks) for block in self.blocks]
 
 
 def _axes(sharding: Sharding, division: Division) -> list[_Axis]:
@@ -236,17 +245,18 @@ def _cut(data: Tensor, local: Rectangle, shape: Sequence[int], axes: Sequence[_A
     if not axes:
         yield data, [a for a, _ in local]
         return
-    (dim, blocks, part), *others = axes
-    length = shape[dim] // blocks
-    start, stop = local[dim]
-    while start < stop:
-        block = start // length
-        end = min(stop, (block + 1) * length)
-        piece = data.narrow(dim, start - local[dim][0], end - start)
-        for smaller, offsets in _cut(piece, (*local[:dim], (start, end), *local[dim + 1 :]), shape, others):
-            offsets[dim] = block * length * part.size + part.index * length + start - block * length
-            yield smaller, offsets
-        start = end
+    axis, *others = axes
+    dim, _, part = axis
+    lower, upper = local[dim]
+    first = 0
+    for length in axis.lengths(shape[dim]):
+        start, end = max(lower, first), min(upper, first + length)
+        if start < end:
+            piece = data.narrow(dim, start - lower, end - start)
+            for smaller, offsets in _cut(piece, (*local[:dim], (start, end), *local[dim + 1 :]), shape, others):
+                offsets[dim] = first * part.size + part.index * length + start - first
+                yield smaller, offsets
+        first += length
 
 
 def _without_padding(data: Tensor, offsets: list[int], sharding: Sharding) -> Iterator[Chunk]:

@@ -31,4 +31,5 @@ def initial(config: ModelConfig, *, deep: bool = False) -> Initial:
     """Return the rule of a matrix; `deep` ones write into the residual stream and shrink with the depth of the whole model."""
     if config.init.xavier_uniform:
         return xavier_uniform()
-    return normal(config.init.method_std / math.sqrt(config.init.additions_per_layer * config.num_layers) if deep else config.init.method_std)
+    depth = config.init.additions_per_layer * config.num_layers
+    return normal(config.init.method_std / math.sqrt(depth) if deep else config.init.method_std)

@@ -1,0 +1,36 @@
+"""What stands in each layer: a part that mixes tokens, a feed-forward part, or one of the two."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["BlocksConfig", "FeedForward", "Mixing"]
+
+Mixing = Literal["attention", "mamba", "linear", "none"]
+"""`linear`: one square matrix, which mixes no tokens; `none`: the half and its norm are not there."""
+FeedForward = Literal["mlp", "linear", "none"]
+"""`mlp` is a mixture of experts in a layer that is sparse."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlocksConfig:
+    """Layers that differ; without entries all have attention and a feed-forward part."""
+
+    mixing: tuple[Mixing, ...] = ()
+    """First half of each layer."""
+    feed_forward: tuple[FeedForward, ...] = ()
+    """Second half of each layer."""
+    ffn_hidden_size: tuple[int, ...] = ()
+    """Width of each layer's feed-forward part; empty: all have the model's."""
+
+    def mixing_of(self, number: int) -> Mixing:
+        """Return the first half of a layer."""
+        return self.mixing[number] if self.mixing else "attention"
+
+    def feed_forward_of(self, number: int) -> FeedForward:
+        """Return the second half of a layer."""
+        return self.feed_forward[number] if self.feed_forward else "mlp"
+
+    @property
+    def has_mamba(self) -> bool:
+        """Whether the state of some layer runs along the sequence."""
+        return "mamba" in self.mixing

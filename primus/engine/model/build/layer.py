@@ -1,0 +1,85 @@
+"""A layer: the halves that it has, or a mixer."""
+
+from torch import nn
+
+from primus.engine.config.model import ModelConfig
+from primus.engine.model.build.attention import attention
+from primus.engine.model.build.feed_forward import feed_forward
+from primus.engine.model.build.parts import initial, norm
+from primus.engine.model.dropout import BiasDropoutAdd
+from primus.engine.model.heterogeneous import SquareLinear
+from primus.engine.model.layer import Layer, residual_after_norm, residual_before_norm
+from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
+from primus.engine.model.parameter import Place
+from primus.engine.model.ssm.layer import MixerLayer
+from primus.engine.model.ssm.mixer import MambaMixer
+from primus.errors import ConfigError
+
+__all__ = ["check_blocks", "layer"]
+
+
+def layer(config: ModelConfig, place: Place, number: int) -> nn.Module:
+    """Return layer `number`."""
+    add = BiasDropoutAdd(place, config.hidden_dropout)
+    residual = residual_after_norm if config.residual_post_layernorm else residual_before_norm
+    if config.blocks.mixing_of(number) == "mamba":
+        return MixerLayer(norm=norm(config, place), mixer=_mamba(config, place), add=add, residual=residual)
+    self_attention, mlp = _mixing(config, place, number), _feed_forward(config, place, number)
+    return Layer(
+        input_layernorm=None if self_attention is None else norm(config, place),
+        self_attention=self_attention,
+        pre_mlp_layernorm=None if mlp is None else norm(config, place),
+        mlp=mlp,
+        add=add,
+        residual=residual,
+    )
+
+
+def check_blocks(config: ModelConfig) -> None:
+    """Raise ConfigError where layers are not what the model or its division can have."""
+    b, m, parallel = config.blocks, config.mamba, config.parallel
+    lengths = {len(each) for each in (b.mixing, b.feed_forward, b.ffn_hidden_size) if each}
+    if lengths - {config.num_layers}:
+        raise ConfigError(f"model.blocks describes {sorted(lengths)} layers and the model has {config.num_layers}")
+    if not b.has_mamba:
+        return
+    tp = parallel.tensor_model_parallel_size
+    if m.num_heads < 1 or m.num_heads % m.num_groups or m.num_groups % tp:
+        raise ConfigError(
+            f"model.mamba: {m.num_groups} groups must divide {m.num_heads} heads and be a multiple of "
+            f"tensor_model_parallel_size ({tp})"
+        )
+    if parallel.context_parallel_size > 1 or config.pipeline.num_slices > 1:
+        raise ConfigError("state-space layers need whole sequences: no context parallelism and no slices")
+
+
+def _mixing(config: ModelConfig, place: Place, number: int) -> nn.Module | None:
+    kind = config.blocks.mixing_of(number)
+    if kind == "attention":
+        return attention(config, place, number)
+    return _square(config, place) if kind == "linear" else None
+
+
+def _feed_forward(config: ModelConfig, place: Place, number: int) -> nn.Module | None:
+    kind = config.blocks.feed_forward_of(number)
+    if kind == "mlp":
+        return feed_forward(config, place, number)
+    return _square(config, place) if kind == "linear" else None
+
+
+def _square(config: ModelConfig, place: Place) -> SquareLinear:
+    return SquareLinear(place, config.hidden_size, bias=config.add_bias_linear, initial=initial(config))
+
+
+def _mamba(config: ModelConfig, place: Place) -> MambaMixer:
+    m, h = config.mamba, config.hidden_size
+    return MambaMixer(
+        place,
+        m,
+        in_proj=ColumnParallelLinear(
+            place, h, sum(m.blocks), bias=False, initial=initial(config), blocks=m.blocks, overlap=config.tp_overlap.fc1
+        ),
+        out_proj=RowParallelLinear(
+            place, m.width, h, bias=False, initial=initial(config, deep=True), overlap=config.tp_overlap.fc2
+        ),
+    )

@@ -1,0 +1,7 @@
+"""State-space layers: a state of fixed size runs along the sequence.
+
+conv    depthwise causal convolution
+scan    the selective scan, in chunks
+mixer   the Mamba-2 mixer around both
+layer   norm, mixer, add
+"""

@@ -1,0 +1,26 @@
+"""A layer of a state-space model: norm, mixer, add."""
+
+from torch import Tensor, nn
+
+from primus.engine.model.dropout import BiasDropoutAdd
+from primus.engine.model.layer import Residual
+from primus.engine.model.rotary import RotaryTables
+from primus.engine.model.slices import SequenceSlice
+
+__all__ = ["MixerLayer"]
+
+
+class MixerLayer(nn.Module):
+    """Takes what a transformer layer takes; a mixer needs no tables and no mask."""
+
+    def __init__(self, *, norm: nn.Module, mixer: nn.Module, add: BiasDropoutAdd, residual: Residual) -> None:
+        super().__init__()
+        self.norm, self.mixer, self.add, self.residual = norm, mixer, add, residual
+
+    def forward(
+        self, x_SBH: Tensor, tables: RotaryTables | None, mask_B1SS: Tensor | None, part: SequenceSlice | None = None
+    ) -> Tensor:
+        normed = self.norm(x_SBH)
+        y, bias = self.mixer(normed)
+        added: Tensor = self.add(y, bias, self.residual(x_SBH, normed))
+        return added
