@@ -1,4 +1,4 @@
-"""Latent attention on every kind of layout equals one process in float64."""
+"""Latent attention on every kind of layout equals one process in float64, alone and with the experts of a DeepSeek-V3."""
 
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,24 @@ FULL: Keys = {"recompute_granularity": "full", "recompute_method": "uniform", "r
 ZERO3: Keys = {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads_params"}
 OVERLAP: Keys = {"tp_comm_overlap": True, "deterministic_mode": False}
 
+DEEPSEEK: Keys = {
+    **MODEL,
+    "num_experts": 8,
+    "moe_layer_freq": "([0]+[1]*3)",
+    "moe_ffn_hidden_size": 12,
+    "moe_shared_expert_intermediate_size": 12,
+    "moe_router_topk": 4,
+    "moe_router_num_groups": 4,
+    "moe_router_group_topk": 2,
+    "moe_router_topk_scaling_factor": 2.5,
+    "moe_router_score_function": "sigmoid",
+    "moe_router_enable_expert_bias": True,
+    "moe_router_bias_update_rate": 0.05,
+    "moe_router_load_balancing_type": "seq_aux_loss",
+    "moe_aux_loss_coeff": 0.01,
+    "moe_token_dispatcher_type": "alltoall",
+}
+
 LAYOUTS: dict[str, tuple[int, Keys]] = {
     "tp2": (2, {**TP2, "sequence_parallel": False, "q_lora_rank": None}),
     "tp2-sp-overlap": (2, {**TP2, **OVERLAP}),
@@ -62,3 +80,12 @@ def test_a_layout_equals_one_process(layout: str, alone: dict[tuple[Any, ...], l
     ranks, keys = LAYOUTS[layout]
     rows = train(tmp_path, "many", {**MODEL, **keys}, ranks=ranks, change=in_float64)
     assert_equal(rows, alone[tuple((key, keys[key]) for key in OF_MODEL if key in keys)], 1e-12)
+
+
+def test_a_small_deepseek_equals_one_process(tmp_path: Path) -> None:
+    layout = {**TP2, **CP2, "expert_tensor_parallel_size": 1, "expert_model_parallel_size": 4}
+    alone = train(tmp_path, "one", DEEPSEEK, change=in_float64)
+    rows = train(tmp_path, "many", {**DEEPSEEK, **layout}, ranks=4, change=in_float64)
+    assert_equal(rows, alone, 1e-12)
+    balance = [[row["seq_load_balancing_loss"] for row in each] for each in (rows, alone)]
+    assert balance[0] == pytest.approx(balance[1], rel=1e-12)

@@ -10,7 +10,7 @@ from primus.backends.megatron.patches.args.fsdp import is_fsdp, shards
 from primus.backends.megatron.patches.args.logging import tensorboard_folder
 from primus.backends.megatron.patches.args.offload import named
 from primus.backends.megatron.patches.args.pipeline import num_chunks, splits_backward
-from primus.backends.megatron.patches.args.positions import position_type
+from primus.backends.megatron.patches.args.positions import position_type, scheme_key
 from primus.backends.megatron.patches.args.precision import loss_scale, params_dtype
 from primus.backends.megatron.patches.args.schedule import warmup_samples
 from primus.backends.megatron.patches.args.tokenizer import NEEDS
@@ -266,7 +266,7 @@ def positions(*types: str) -> Why:
     def why(p: Params) -> str | None:
         if position_type(p) in types:
             return None
-        return p.where("use_rotary_position_embeddings" if p["use_rotary_position_embeddings"] else "position_embedding_type")
+        return p.where(scheme_key(p))
 
     return why
 

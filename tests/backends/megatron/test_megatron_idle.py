@@ -89,6 +89,8 @@ CASES: list[tuple[Values, Values, Values, str]] = [
     ({"rope_type": "rope"}, {}, MLA, "multi_latent_attention"),
     ({"kv_channels": 8}, MLA, {}, "multi_latent_attention"),
     ({"add_qkv_bias": True}, MLA, {}, "multi_latent_attention"),
+    ({"rotary_scaling_factor": 4.0}, {**MLA, "rope_type": "rope"}, MLA, "rope_type"),
+    ({"mscale_all_dim": 0.5}, {**MLA, "rope_type": "rope"}, MLA, "rope_type"),
     ({"moe_layer_freq": 2}, {}, MOE, "num_experts"),
     ({"moe_ffn_hidden_size": 16}, {}, MOE, "num_experts"),
     ({"moe_shared_expert_intermediate_size": 16}, {}, MOE, "num_experts"),

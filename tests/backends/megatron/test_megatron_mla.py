@@ -29,9 +29,18 @@ def test_latent_attention_rotates_by_its_own_key(build: Any) -> None:
         ({"q_lora_rank": 0}, "q_lora_rank"),
         ({"rope_type": "alibi"}, "rope_type"),
         ({"rotary_scaling_factor": 0.0}, "must be above 0"),
+        ({"rotary_base": 1}, "must be above 1 with YaRN, which multi_latent_attention true (exp.yaml:"),
+        ({"rotary_base": 1, "rope_type": "yarn"}, "must be above 1 with rope_type yarn (exp.yaml:"),
+        ({"use_rope_scaling": True, "rope_type": "yarn"}, "needs rope_type rope (it is rope_type yarn (exp.yaml:"),
     ],
     ids=str,
 )
 def test_refused(problems_of: Any, keys: dict[str, Any], message: str) -> None:
     problems = problems_of({**MLA, **keys})
     assert any(message in problem for problem in problems), problems
+
+
+def test_heads_need_not_share_the_hidden_size(build: Any) -> None:
+    model = build({**MLA, "hidden_size": 40, "num_attention_heads": 6, "kv_channels": None}).config.model
+    assert model.attention.kv_channels == model.attention.mla.score_channels
+    assert build({**MLA, "kv_channels": 7}).config.model.attention.kv_channels == model.attention.mla.score_channels

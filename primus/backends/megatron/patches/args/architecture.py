@@ -34,7 +34,9 @@ def ffn_hidden_size(p: Params) -> int:
 
 
 def kv_channels(p: Params) -> int:
-    """Return the channels of a head."""
+    """Return the channels of a query or key head; those of latent attention have keys of their own."""
+    if p["multi_latent_attention"]:
+        return int(p["qk_head_dim"] + p["qk_pos_emb_head_dim"])
     if p["kv_channels"] is not None:
         return int(p["kv_channels"])
     heads, hidden = p.required("num_attention_heads"), p.required("hidden_size")
@@ -91,7 +93,9 @@ def sizes_are_set(p: Params) -> Problems:
 
 
 def heads_divide_hidden(p: Params) -> Problems:
-    """Without `kv_channels` the heads share the hidden size."""
+    """Without `kv_channels` the heads share the hidden size, unless they come from latent vectors."""
+    if p["multi_latent_attention"]:
+        return
     heads, hidden = p.required("num_attention_heads"), p.required("hidden_size")
     if p["kv_channels"] is None and hidden % heads:
         nearest = or_list(nearest_divisors(hidden, heads))

@@ -7,11 +7,20 @@ adds nothing by itself; only a user who sets it to false while a learned table i
 from primus.backends.megatron.params import Params, Problems, Rule
 from primus.backends.megatron.patches.args.architecture import kv_channels
 
-__all__ = ["RULES", "length_key", "max_position_embeddings", "position_type", "seq_length", "yarn_original_context"]
+__all__ = [
+    "RULES",
+    "length_key",
+    "max_position_embeddings",
+    "position_type",
+    "scheme_key",
+    "seq_length",
+    "yarn_original_context",
+]
 
 _ROTARY = ("rope", "yarn")
 _YARN_CONTEXT = 4096
-"""Context length of the original training where `original_max_position_embeddings` is null."""
+_LLAMA3_CONTEXT = 8192
+"""Context lengths of the original training where `original_max_position_embeddings` is null."""
 
 
 def position_type(p: Params) -> str:
@@ -19,6 +28,13 @@ def position_type(p: Params) -> str:
     if p["multi_latent_attention"]:
         return str(p["rope_type"] or "yarn")
     return "rope" if p["use_rotary_position_embeddings"] else str(p["position_embedding_type"])
+
+
+def scheme_key(p: Params) -> str:
+    """Return the key that chose the scheme."""
+    if p["multi_latent_attention"]:
+        return "rope_type"
+    return "use_rotary_position_embeddings" if p["use_rotary_position_embeddings"] else "position_embedding_type"
 
 
 def length_key(p: Params) -> str:
@@ -39,6 +55,11 @@ def max_position_embeddings(p: Params) -> int:
 def yarn_original_context(p: Params) -> int:
     """Return the context length of the original training."""
     return int(p["original_max_position_embeddings"] or _YARN_CONTEXT)
+
+
+def llama3_original_context(p: Params) -> int:
+    """Return the context length of the original training for Llama-3 scaling."""
+    return int(p["original_max_position_embeddings"] or _LLAMA3_CONTEXT)
 
 
 def length_is_given_once(p: Params) -> Problems:
@@ -82,7 +103,7 @@ def rotary_settings_are_possible(p: Params) -> Problems:
         if p[key] == 0:
             yield f"{p.where(key)} must be above 0."
     if position_type(p) == "yarn" and p["rotary_base"] <= 1:
-        yield f"{p.where('rotary_base')} must be above 1 with {p.where('position_embedding_type')}; 10000 is usual."
+        yield f"{p.where('rotary_base')} must be above 1 with {_yarn(p)}; 10000 is usual."
     if p["multi_latent_attention"]:
         return
     rotated = int(kv_channels(p) * p["rotary_percent"])
@@ -98,7 +119,8 @@ def rotary_variants_match_scheme(p: Params) -> Problems:
     if position_type(p) == "yarn" and p["rotary_interleaved"] and not p["multi_latent_attention"]:
         yield f"{p.where('rotary_interleaved')} is not possible with {p.where('position_embedding_type')}: set it to false."
     if p["use_rope_scaling"] and position_type(p) != "rope":
-        yield f"{p.where('use_rope_scaling')} needs position_embedding_type rope (it is {p.where('position_embedding_type')})."
+        key = "rope_type" if p["multi_latent_attention"] else "position_embedding_type"
+        yield f"{p.where('use_rope_scaling')} needs {key} rope (it is {p.where(key)})."
 
 
 RULES: tuple[Rule, ...] = (
@@ -108,3 +130,9 @@ RULES: tuple[Rule, ...] = (
     rotary_settings_are_possible,
     rotary_variants_match_scheme,
 )
+
+
+def _yarn(p: Params) -> str:
+    """Say where YaRN comes from: latent attention has it unless told otherwise."""
+    is_implied = p["multi_latent_attention"] and p["rope_type"] is None
+    return f"YaRN, which {p.where('multi_latent_attention')} implies" if is_implied else p.where(scheme_key(p))
