@@ -20,6 +20,8 @@ class MoEConfig:
     """Width of an expert."""
     shared_expert_intermediate_size: int | None = None
     """Width of an expert that all tokens pass beside their own; None: there is none."""
+    shared_expert_gate: bool = False
+    """Its output is multiplied by the sigmoid of a product with the token."""
     shared_expert_overlap: bool = False
     """That expert works while tokens travel to the others, and not after they are back."""
     token_dispatcher: Literal["allgather", "alltoall", "flex"] = "allgather"
@@ -30,7 +32,7 @@ class MoEConfig:
     """Experts of a token."""
     router_dtype: Literal["float32", "float64"] | None = None
     """Dtype of the router's product; None: that of the activations."""
-    router_score_function: Literal["softmax", "sigmoid"] = "softmax"
+    router_score_function: Literal["softmax", "sigmoid", "sqrtsoftplus"] = "softmax"
     """How logits become scores."""
     router_pre_softmax: bool = False
     """Softmax over all experts before the choice instead of over the chosen ones after it."""

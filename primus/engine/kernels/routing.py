@@ -10,19 +10,20 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 __all__ = ["balance_scores", "best", "keep_capacity", "route", "route_sinkhorn", "spread_evenly", "z_loss_of"]
 
-Score = Literal["softmax", "sigmoid"]
+Score = Literal["softmax", "sigmoid", "sqrtsoftplus"]
 DropPolicy = Literal["probs", "position"]
+_TINY = 1e-20
+"""Keeps a sum of scores, or what a root is taken of, from being zero."""
 _SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "softmax": lambda logits: logits,  # over the chosen ones, once they are
     "pre_softmax": lambda logits: logits.softmax(-1),
     "sigmoid": torch.sigmoid,
+    "sqrtsoftplus": lambda logits: F.softplus(logits).clamp(min=_TINY).sqrt(),  # a root of zero has no gradient
 }
-
-_TINY = 1e-20
-"""Keeps a sum of sigmoid scores from being zero."""
 
 
 def route(
@@ -37,16 +38,17 @@ def route(
 ) -> tuple[Tensor, Tensor]:
     """Return weights and map.
 
-    Softmax weights are over the k chosen logits, or with `pre_softmax` the chosen ones of all probabilities. Sigmoid weights
-    are the chosen scores over their sum (their own value for k = 1). `groups` is (number, best): only the best groups of
-    neighbouring experts can be chosen from. `bias_E` moves the choice and not the weights. `scaling` multiplies the weights.
+    Softmax weights are over the k chosen logits, or with `pre_softmax` the chosen ones of all probabilities. Those of sigmoid
+    and sqrt(softplus) are the chosen scores over their sum (their own value for k = 1). `groups` is (number, best): only the
+    best groups of neighbouring experts can be chosen from. `bias_E` moves the choice and not the weights. `scaling` multiplies
+    the weights.
     """
     wide_NE = _widened(logits_NE)
     scores_NE = _SCORES["pre_softmax" if pre_softmax and score == "softmax" else score](wide_NE)
     choice_NE = scores_NE if bias_E is None else scores_NE + bias_E
     chosen_Nk = best(choice_NE.detach(), k, groups)
     weights_Nk = scores_NE.gather(1, chosen_Nk)
-    if score == "sigmoid" and k > 1:
+    if score != "softmax" and k > 1:
         weights_Nk = weights_Nk / (weights_Nk.sum(-1, keepdim=True) + _TINY)
     elif score == "softmax" and not pre_softmax:
         weights_Nk = weights_Nk.softmax(-1)
@@ -83,8 +85,8 @@ def best(scores_NE: Tensor, k: int, groups: tuple[int, int] | None = None) -> Te
 def balance_scores(logits_NE: Tensor, k: int, score: Score) -> tuple[Tensor, Tensor]:
     """Return the full-width scores of the balance loss, and the map of the plain choice (no groups, no bias)."""
     wide_NE = _widened(logits_NE)
-    scores_NE = torch.sigmoid(wide_NE) if score == "sigmoid" else wide_NE.softmax(-1)
-    if score == "sigmoid":
+    scores_NE = _SCORES["pre_softmax" if score == "softmax" else score](wide_NE)
+    if score != "softmax":
         scores_NE = scores_NE / (scores_NE.sum(-1, keepdim=True) + _TINY)
     chosen_Nk = scores_NE.detach().topk(k, dim=-1).indices
     return scores_NE, torch.zeros_like(logits_NE, dtype=torch.bool).scatter_(1, chosen_Nk, True)

@@ -46,12 +46,26 @@ def test_an_even_load_has_a_balance_of_one() -> None:
     assert (4 / T**2 * (q * n).sum()).item() == pytest.approx(1.0, rel=1e-6)
 
 
-@pytest.mark.parametrize("score", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("score", ["softmax", "sigmoid", "sqrtsoftplus"])
 def test_the_scaling_factor_multiplies_weights_and_not_the_choice(score: str) -> None:
     logits = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
     plain, scaled = (route(logits, 2, score=score, scaling=factor) for factor in (None, 2.5))  # type: ignore[arg-type]
     assert torch.equal(plain[1], scaled[1])
     torch.testing.assert_close(scaled[0], 2.5 * plain[0])
+
+
+def test_roots_of_softplus_weigh_by_their_share() -> None:
+    logits = torch.tensor([[3.0, 0.0, -200.0]], requires_grad=True)
+    weights, chosen = route(logits, 2, score="sqrtsoftplus")
+    assert chosen.tolist() == [[True, True, False]]
+    roots = torch.log1p(torch.exp(torch.tensor([3.0, 0.0]))).sqrt()
+    torch.testing.assert_close(weights[0, :2], roots / roots.sum())
+    assert route(logits, 1, score="sqrtsoftplus")[0].max().item() == pytest.approx(roots[0].item())
+    scores, _ = balance_scores(logits, 2, "sqrtsoftplus")
+    torch.testing.assert_close(scores[0, :2], roots / roots.sum())
+    scores[0, 1].backward()
+    assert logits.grad is not None
+    assert logits.grad.isfinite().all(), "a root of nothing has no slope"
 
 
 def test_a_bias_moves_the_choice_and_not_the_weights() -> None:
