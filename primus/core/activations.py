@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from primus.engine.config import ConfigContainer, ModelConfig
 from primus.engine.config.model import GATED_ACTIVATIONS
 from primus.engine.config.recompute import stretches
+from primus.engine.config.ssm import SCAN_CHUNK
 from primus.engine.model.size import padded_vocab_size
 from primus.engine.pipeline.schedules import Row
 
@@ -26,7 +27,7 @@ class Stage:
     is_first: bool
     is_last: bool
     is_copy: bool
-    """Has an output matrix of its own that is tied to the embedding of another rank."""
+    """Has a table of its own that is tied to the embedding of another rank."""
 
 
 def activation_bytes(config: ConfigContainer, stages: list[Stage], row: Row) -> int:
@@ -60,28 +61,63 @@ def _microbatch_bytes(config: ConfigContainer, stage: Stage) -> tuple[int, int]:
     a_token = sum(an_input if is_recomputed else size for size, is_recomputed in runs) * width
     replayed = max((size for size, is_recomputed in runs if is_recomputed), default=0) * width
     if stage.is_last:
-        # The logits and their softmax in fp32.
-        a_token += padded_vocab_size(model) // ranks * (width + max(4, width))
+        # The logits and their softmax in fp32, for each depth; and what the layers of further depths keep.
+        depths = model.mtp.num_layers
+        a_token += (1 + depths) * (padded_vocab_size(model) // ranks) * (width + max(4, width))
+        norms = 5 * model.hidden_size // (ranks if model.parallel.sequence_parallel else 1)
+        a_token += depths * (_layer_width(model, model.num_layers - 1) + norms) * width
     return tokens * a_token, tokens * replayed
 
 
 def _layer_width(model: ModelConfig, number: int) -> int:
     """Return how many numbers a rank keeps of a token in layer `number`."""
-    m, attention, ranks = model.moe, model.attention, model.parallel.tensor_model_parallel_size
-    sequence_ranks = ranks if model.parallel.sequence_parallel else 1
-    # Inputs of two norms and two matrices; queries, keys, values, the heads' output; both sides of the activation.
-    whole = 4 * model.hidden_size
-    # A slice keeps keys and values of those before it, too: on average of half of them.
-    divided = _attention_width(model) + _key_value_width(model) * (model.pipeline.num_slices - 1) // 2
-    if attention.mla.enabled:
-        # Latent vectors before and after their norms; values are views of what the unrotated keys are copied from.
-        whole += 2 * (attention.mla.kv_lora_rank + (attention.mla.q_lora_rank or 0)) + attention.mla.qk_pos_emb_head_dim
-        divided += attention.num_attention_heads * attention.mla.qk_head_dim
-    if number not in m.layers:
-        return whole // sequence_ranks + (divided + _mlp_width(model, model.ffn_hidden_size)) // ranks
-    if m.shared_expert_intermediate_size is not None:
-        divided += _mlp_width(model, m.shared_expert_intermediate_size)
-    return (whole + _expert_width(model)) // sequence_ranks + divided // ranks
+    m, ranks = model.moe, model.parallel.tensor_model_parallel_size
+    whole, divided = _mixing_width(model, number)
+    kind = model.blocks.feed_forward_of(number)
+    if kind != "none":
+        # Inputs of the norm and of the first matrix.
+        whole += 2 * model.hidden_size
+    if kind == "mlp" and number not in m.layers:
+        divided += _mlp_width(model, model.ffn_width(number))
+    elif kind == "mlp":
+        whole += _expert_width(model)
+        if m.shared_expert_intermediate_size is not None:
+            divided += _mlp_width(model, m.shared_expert_intermediate_size)
+            whole += model.hidden_size * m.shared_expert_gate  # what the gate is multiplied with
+    return whole // (ranks if model.parallel.sequence_parallel else 1) + divided // ranks
+
+
+def _mixing_width(model: ModelConfig, number: int) -> tuple[int, int]:
+    """Return what the first half of a layer keeps of a token, apart: what belongs to tokens, and what ranks divide."""
+    attention, whole = model.attention, 2 * model.hidden_size
+    match model.blocks.mixing_of(number):
+        case "none":
+            return 0, 0
+        case "linear":
+            return whole, 0
+        case "mamba":
+            return whole, _mamba_width(model)
+        case "attention":
+            # Queries, keys, values, the heads' output; a slice keeps keys and values of those before it: on average of half.
+            divided = _attention_width(model) + _key_value_width(model) * (model.pipeline.num_slices - 1) // 2
+            if attention.mla.enabled:
+                # Latent vectors before and after their norms; values are views of what the unrotated keys are copied from.
+                whole += 2 * (attention.mla.kv_lora_rank + (attention.mla.q_lora_rank or 0)) + attention.mla.qk_pos_emb_head_dim
+                divided += attention.num_attention_heads * attention.mla.qk_head_dim
+            return whole, divided
+
+
+def _mamba_width(model: ModelConfig) -> int:
+    """Return what a mixer keeps of a token, counted as if all were of the compute dtype.
+
+    The convolution's input, output and what silu makes of it, and the output; in fp32 the inputs of the products of the scan
+    and of what follows it, what stands between tokens of a chunk, and the states of chunks.
+    """
+    m = model.mamba
+    maps, pairs = m.num_groups * m.state_dim, (2 * m.num_heads + m.num_groups) * SCAN_CHUNK
+    states = 2 * m.num_heads * m.state_dim * m.head_dim // SCAN_CHUNK
+    in_fp32 = 10 * m.width + 4 * maps + states + pairs + 4 * m.num_heads
+    return 3 * sum(m.blocks[1:4]) + m.width + 2 * in_fp32
 
 
 def _mlp_width(model: ModelConfig, width: int) -> int:
@@ -112,7 +148,8 @@ def _postponed_bytes(config: ConfigContainer, stage: Stage) -> int:
 def _attention_bytes(config: ConfigContainer, stage: Stage) -> int:
     """Return what core attention keeps of one microbatch, its output included."""
     model = config.model
-    layers = sum(len(run.layers) for run in stretches(model.recompute, stage.layers) if not run.is_recomputed)
+    kept = [number for run in stretches(model.recompute, stage.layers) if not run.is_recomputed for number in run.layers]
+    layers = sum(model.blocks.mixing_of(number) == "attention" for number in kept)
     width = WIDTHS[config.mixed_precision.params_dtype]
     return _tokens(config) * layers * (_attention_width(model) // model.parallel.tensor_model_parallel_size) * width
 

@@ -11,7 +11,7 @@ from primus.engine.config import ConfigContainer, ModelConfig
 from primus.engine.config.batch import BatchPlan
 from primus.engine.config.pipeline import stage_of
 from primus.engine.model.flops import training_flops
-from primus.engine.model.size import padded_vocab_size, parameter_count
+from primus.engine.model.size import LayerSize, ModelSize, padded_vocab_size, parameter_count
 from primus.engine.parallel.layout import Layout
 from primus.engine.pipeline.schedules import Row, schedule_of
 
@@ -95,8 +95,9 @@ def plan_of(config: ConfigContainer, world_size: int) -> Plan:
 def _places(config: ConfigContainer, layout: Layout, microbatches: int) -> tuple[Place, ...]:
     pipeline, size = config.model.pipeline, layout.pipeline
     layers = pipeline.stage_layers(config.model.num_layers, size)
-    is_apart = config.model.tie_embeddings and size > 1 and pipeline.placement != "fold"
-    stages = [Stage(ls, g == 0, g == len(layers) - 1, is_apart and g > 0) for g, ls in enumerate(layers)]
+    needs_both = config.model.tie_embeddings or config.model.mtp.num_layers > 0
+    is_apart = needs_both and size > 1 and pipeline.placement != "fold"
+    stages = [Stage(ls, g == 0, g == len(layers) - 1, is_apart and g == len(layers) - 1) for g, ls in enumerate(layers)]
     # Of an accelerator that nobody has seen yet.
     timed = pipeline.with_copy_time(config.model.hidden_size, config.model.seq_length)
     # A rank that is alone treats every microbatch like the first, and there may be very many.
@@ -156,23 +157,31 @@ class _Held:
 def _held(model: ModelConfig, stages: list[Stage]) -> _Held:
     """Return the parameters of one rank that has these stages."""
     size = parameter_count(model)
-    layers = [size.layers[number] for stage in stages for number in stage.layers]
+    layers = _layers(size, stages)
     dense = sum(layer.dense_on_rank(model.parallel) for layer in layers)
     for stage in stages:
         if stage.is_first:
             dense += _table_parameters(model) + (size.embedding - padded_vocab_size(model) * model.hidden_size)
         if stage.is_last:
-            has_matrix = stage.is_copy or size.output
-            dense += size.final_norm + (_table_parameters(model) if has_matrix else 0)
+            tables = bool(size.output) + stage.is_copy
+            dense += size.final_norm + tables * _table_parameters(model)
     return _Held(dense, sum(layer.experts_on_rank(model.parallel) for layer in layers))
+
+
+def _layers(size: ModelSize, stages: list[Stage]) -> list[LayerSize]:
+    """Return the layers of a rank, those behind the model's last one included."""
+    layers = [size.layers[number] for stage in stages for number in stage.layers]
+    return [*layers, *size.predictions] if any(stage.is_last for stage in stages) else layers
 
 
 def _largest_unit(model: ModelConfig, stages: list[Stage]) -> int:
     """Return the parameters of the largest part that sharded data parallelism holds whole at a time."""
     size, parallel = parameter_count(model), model.parallel
-    layers = [size.layers[number] for stage in stages for number in stage.layers]
+    layers = _layers(size, stages)
     has_end = any(stage.is_first or stage.is_last for stage in stages)
     ends = _table_parameters(model) if has_end else 0
+    if any(stage.is_last for stage in stages):
+        ends += sum(each.dense_on_rank(parallel) + each.experts_on_rank(parallel) for each in size.predictions)
     return max([ends, *(layer.dense_on_rank(parallel) + layer.experts_on_rank(parallel) for layer in layers)])
 
 

@@ -34,9 +34,10 @@ OF_OTHER_KERNELS = {"fla_cache_dir", "fla_mla_attn", "fused_ce_chunks", "fused_c
 OF_OTHER_KERNELS |= {"use_fla_fused_gated_norm", "use_fla_fused_rmsnorm", "use_fla_fused_swiglu", "num_nextn_predict_layers"}
 """Null throughout the zoo, and no keys here."""
 ADDED = {
-    "zebra_llama_1B": {"mamba_expand": 1},
-    "zebra_llama_3B": {"mamba_expand": 1},
-    "zebra_llama_8B": {"mamba_expand": 1},
+    **{
+        name: {"mamba_expand": 1, "qk_layernorm": True}
+        for name in ("zebra_llama_1B", "zebra_llama_3B", "zebra_llama_8B", "zebra_llama_300M_mamba_hybrid")
+    },
     **{name: {"experimental_attention_variant": "gated_delta_net"} for name in ZOO if "_gdn" in name},
     **{name: {"experimental_attention_variant": "kimi_delta_attention"} for name in ZOO if "_kda" in name},
 }
@@ -165,16 +166,22 @@ def test_model_preset_needs_nothing_but_data(name, experiment_of, tmp_path):
     model = config.model
     assert (model.num_layers, model.hidden_size) == (values["num_layers"], values["hidden_size"])
     assert model.attention.num_query_groups == (values["num_query_groups"] or values["num_attention_heads"])
-    assert model.normalization == "RMSNorm"
+    assert model.normalization == values["normalization"]
     is_latent = values["multi_latent_attention"]
     assert model.attention.mla.enabled == is_latent
-    assert model.position.type == (values["rope_type"] or ("yarn" if is_latent else "rope"))
+    assert model.position.type == (values["rope_type"] or ("yarn" if is_latent else values["position_embedding_type"]))
     rows = ZOO[name]["vocab_rows"] if name in ZOO else OWN.get(name, 4096)
     model = replace(model, vocab_size=rows, make_vocab_size_divisible_by=1)
     size, plan = parameter_count(model), plan_of(replace(config, model=model), ranks)
-    assert (size.total, size.active) == count(values, rows)
-    experts = sum(layer.experts for layer in size.layers)
-    assert [place.parameters for place in plan.places] == [size.total - experts + experts // ranks]
+    further = sum(layer.total for layer in size.predictions)
+    assert further == (ZOO[name]["prediction"] if name in ZOO else 0)
+    size = replace(size, predictions=())
+    expected = (ZOO[name]["parameters"], ZOO[name]["active"]) if name in UNCOUNTED else count(values, rows)
+    assert (size.total, size.active) == expected
+    experts = sum(layer.experts for layer in parameter_count(model).layers)
+    dense = sum(layer.dense_on_rank(model.parallel) for layer in parameter_count(model).predictions)
+    their_experts = sum(layer.experts_on_rank(model.parallel) for layer in parameter_count(model).predictions)
+    assert [place.parameters for place in plan.places] == [size.total - experts + experts // ranks + dense + their_experts]
 
 
 @pytest.mark.parametrize("name", WAITING)

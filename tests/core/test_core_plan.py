@@ -27,6 +27,7 @@ from primus.engine.config import (
 )
 from primus.engine.config.attention import MLAConfig
 from primus.engine.config.moe import MoEConfig
+from primus.engine.config.mtp import MTPConfig
 from primus.engine.model.size import padded_vocab_size, parameter_count
 
 MODEL = ModelConfig(
@@ -59,6 +60,8 @@ VARIANTS = {
             mla=MLAConfig(enabled=True, q_lora_rank=10, kv_lora_rank=6, qk_head_dim=4, qk_pos_emb_head_dim=2, v_head_dim=4),
         ),
     ),
+    "predictions": replace(MODEL, mtp=MTPConfig(num_layers=2)),
+    "tied-predictions": replace(MODEL, tie_embeddings=True, mtp=MTPConfig(num_layers=1)),
     "experts": replace(
         MODEL, moe=MoEConfig(num_experts=4, layers=(1, 2), ffn_hidden_size=10, shared_expert_intermediate_size=12)
     ),
@@ -149,7 +152,7 @@ def test_experts_keep_a_row_for_each_of_a_tokens_choices():
 def test_stages_hold_the_whole_model(model):
     whole = plan_of(container(model), 1).parameters
     stages = plan_of(container(with_degrees(model, pipeline_model_parallel_size=2)), 2).places
-    copies = 96 * 16 if model.tie_embeddings else 0
+    copies = 96 * 16 if model.tie_embeddings or model.mtp.num_layers else 0
     assert sum(stage.parameters for stage in stages) == whole + copies
     assert [(stage.layers, stage.ranks) for stage in stages] == [((range(2),), (0,)), ((range(2, 4),), (1,))]
 

@@ -8,15 +8,17 @@ ranks or from `skip_train`, under which the keys of training rest as a whole.
 from dataclasses import dataclass
 
 from primus.backends.megatron.params import Notices, Params, Unreadable
-from primus.backends.megatron.patches.args.tokenizer import SIZED
+from primus.backends.megatron.patches.args.turbo import SWITCHES
 from primus.backends.megatron.reasons import (
     Why,
     backend_decides,
     cuts_sequences,
     experts_are_here,
+    extends_no_context,
     first,
     fp32,
     gathers_by_layer,
+    has_no_gate,
     has_no_router_losses,
     has_one_chunk,
     has_two_chunks,
@@ -95,6 +97,8 @@ _UNGROUPED = first(
     has_one_chunk,
 )
 _PROFILER = first(without("profile"), without("use_pytorch_profiler"))
+
+_NO_MIXER = unless("model_type", "mamba")
 
 _RUN = (
     Idle(("file_sink_level",), under("sink_level")),
@@ -182,12 +186,22 @@ _MODEL = (
     Idle(("add_position_embedding", "reset_position_ids"), positions("learned_absolute")),
     Idle(("rotary_base", "rotary_percent"), positions("rope", "yarn")),
     Idle(("rotary_interleaved", "rotary_seq_len_interpolation_factor"), positions("rope", "yarn")),
-    Idle(("original_max_position_embeddings", "rotary_scaling_factor", "mscale", "mscale_all_dim"), positions("yarn")),
+    Idle(("original_max_position_embeddings",), extends_no_context),
+    Idle(("rotary_scaling_factor", "mscale", "mscale_all_dim"), positions("yarn")),
     Idle(("rope_scaling_factor",), without("use_rope_scaling")),
 )
 _SINKS = (
     Idle(("sink_sliding_window",), without("use_sink_attention")),
     Idle(("sink_window_even_layers_only",), first(without("use_sink_attention"), without("sink_sliding_window"))),
+)
+_TURBO = (
+    Idle(("enable_primus_turbo",), lambda p: None if any(p[key] for key in SWITCHES) else f"none of {', '.join(SWITCHES)} is on"),
+    Idle(("use_turbo_rms_norm",), first(without("enable_primus_turbo"), unless("normalization", "RMSNorm"))),
+    Idle(("use_turbo_fused_act_with_probs",), first(without("enable_primus_turbo"), without("num_experts"), has_no_gate)),
+    Idle(
+        ("use_turbo_grouped_gemm",),
+        first(without("enable_primus_turbo"), without("num_experts"), without("moe_grouped_gemm")),
+    ),
 )
 _LATENT = (
     Idle(
@@ -198,7 +212,20 @@ _LATENT = (
 )
 _UNCHOSEN = first(without("num_experts"), sinkhorn_chooses)
 _EXPERTS = (
-    Idle(("moe_layer_freq", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size"), without("num_experts")),
+    Idle(("moe_layer_freq",), first(without("num_experts"), under("model_type", "mamba"))),
+    Idle(("mtp_loss_scaling_factor",), without("mtp_num_layers")),
+    Idle(("moe_ffn_hidden_size", "moe_shared_expert_intermediate_size"), without("num_experts")),
+    Idle(("moe_use_upcycling",), without("num_experts")),
+    Idle(("moe_shared_expert_gate",), first(without("num_experts"), without("moe_shared_expert_intermediate_size"))),
+    Idle(("mamba_state_dim", "mamba_head_dim", "mamba_num_groups", "mamba_num_heads", "mamba_d_conv"), _NO_MIXER),
+    Idle(("mamba_expand",), first(_NO_MIXER, under("mamba_num_heads"))),
+    Idle(("is_hybrid_model",), _NO_MIXER),
+    Idle(("hybrid_override_pattern",), first(_NO_MIXER, without("is_hybrid_model"))),
+    Idle(
+        ("hybrid_attention_ratio", "hybrid_mlp_ratio"),
+        first(_NO_MIXER, without("is_hybrid_model"), under("hybrid_override_pattern")),
+    ),
+    Idle(("heterogeneous_layers_config_path",), under("heterogeneous_layers_config_encoded_json")),
     Idle(("moe_router_topk", "moe_router_dtype", "moe_input_jitter_eps", "router_logit_softcapping"), without("num_experts")),
     Idle(("moe_router_load_balancing_type", "moe_aux_loss_coeff", "moe_z_loss_coeff"), without("num_experts")),
     Idle(("moe_expert_capacity_factor", "moe_router_force_load_balancing"), without("num_experts")),
@@ -226,7 +253,6 @@ _DATA = (
         ("create_attention_mask_in_dataloader",),
         only_if("create_attention_mask_in_dataloader", True, without("reset_attention_mask")),
     ),
-    Idle(("vocab_size",), tokenizers(*SIZED)),
     Idle(("tokenizer_model",), reads_no_model),
     Idle(("vocab_file",), tokenizers("GPT2BPETokenizer", "BertWordPieceLowerCase", "BertWordPieceCase")),
     Idle(("merge_file",), tokenizers("GPT2BPETokenizer")),
@@ -267,6 +293,7 @@ IDLE: tuple[Idle, ...] = (
     *_SCHEDULES,
     *_MODEL,
     *_SINKS,
+    *_TURBO,
     *_LATENT,
     *_EXPERTS,
     *_DATA,

@@ -20,9 +20,11 @@ __all__ = [
     "backend_decides",
     "cuts_sequences",
     "experts_are_here",
+    "extends_no_context",
     "first",
     "fp32",
     "gathers_by_layer",
+    "has_no_gate",
     "has_no_router_losses",
     "has_one_chunk",
     "has_two_chunks",
@@ -260,6 +262,11 @@ def without_curves(p: Params) -> str | None:
     return None if is_drawn else f"{p.where('disable_tensorboard')} and {p.where('disable_wandb')}"
 
 
+def extends_no_context(p: Params) -> str | None:
+    """Idle unless positions are stretched beyond a context."""
+    return None if p["use_rope_scaling"] else positions("yarn")(p)
+
+
 def positions(*types: str) -> Why:
     """Idle unless positions enter in one of these ways."""
 
@@ -289,6 +296,13 @@ def backend_decides(p: Params) -> str | None:
 def is_explicit(p: Params) -> str | None:
     """Scaling by layer needs the scores."""
     return under("apply_query_key_layer_scaling")(p) if p["attention_backend"] in ("flash", "fused") else None
+
+
+def has_no_gate(p: Params) -> str | None:
+    """The activation multiplies no two halves."""
+    if p["swiglu"] or p["quick_geglu"]:
+        return None
+    return f"{p.where('swiglu')}, {p.where('quick_geglu')}"
 
 
 def is_not_plain_gelu(p: Params) -> str | None:

@@ -14,12 +14,14 @@ from primus.backends.megatron.patches.args import (
     architecture,
     attention,
     batch,
+    blocks,
     context,
     data,
     duration,
     fsdp,
     groups,
     logging,
+    mamba,
     moe,
     offload,
     pipeline,
@@ -28,9 +30,10 @@ from primus.backends.megatron.patches.args import (
     recompute,
     schedule,
     tp_overlap,
+    turbo,
     zero_bubble,
 )
-from primus.backends.megatron.patches.args.tokenizer import SIZED, tokenizer_model
+from primus.backends.megatron.patches.args.tokenizer import SIZED, embedding_rows, tokenizer_model
 from primus.core.keys import Key
 from primus.engine.config import ConfigContainer
 from primus.engine.config.serialize import from_dict, to_dict
@@ -121,7 +124,7 @@ _MODEL: dict[str, Quantity] = {
     "model.num_layers": architecture.num_layers,
     "model.ffn_hidden_size": architecture.ffn_hidden_size,
     "model.seq_length": positions.seq_length,
-    "model.vocab_size": lambda p: None,
+    "model.vocab_size": embedding_rows,
     "model.activation": architecture.activation,
     "model.tie_embeddings": lambda p: not p["untie_embeddings_and_output_weights"],
     "model.attention.num_query_groups": architecture.num_query_groups,
@@ -133,6 +136,14 @@ _MODEL: dict[str, Quantity] = {
     "model.attention.qk_norm": architecture.qk_norm,
     "model.attention.backend": _backend,
     "model.attention.softmax_in_fp32": lambda p: p["attention_softmax_in_fp32"] or p["apply_query_key_layer_scaling"],
+    "model.fusion.rms_norm": turbo.wanted("use_turbo_rms_norm"),
+    "model.fusion.weighted_activation": turbo.wanted("use_turbo_fused_act_with_probs"),
+    "model.fusion.grouped_gemm": turbo.wanted("use_turbo_grouped_gemm"),
+    "model.blocks.mixing": blocks.mixing,
+    "model.blocks.feed_forward": blocks.feed_forward,
+    "model.blocks.ffn_hidden_size": blocks.widths,
+    "model.init.additions_per_layer": mamba.additions_per_layer,
+    "model.mamba.num_heads": mamba.num_heads,
     "model.moe.num_experts": moe.num_experts,
     "model.moe.layers": moe.layers,
     "model.moe.ffn_hidden_size": moe.expert_width,
@@ -166,6 +177,7 @@ _MODEL: dict[str, Quantity] = {
     "model.position.type": positions.position_type,
     "model.position.max_position_embeddings": positions.max_position_embeddings,
     "model.position.yarn_original_max_position_embeddings": positions.yarn_original_context,
+    "model.position.rope_scaling_context": positions.llama3_original_context,
 }
 _OVERLAP: dict[str, Quantity] = {
     f"model.tp_overlap.{name.replace('_', '.')}": form for name, form in tp_overlap.PRODUCTS.items()

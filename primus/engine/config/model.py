@@ -6,6 +6,7 @@ from typing import Literal
 from primus.engine.config.attention import AttentionConfig
 from primus.engine.config.blocks import BlocksConfig
 from primus.engine.config.moe import MoEConfig
+from primus.engine.config.mtp import MTPConfig
 from primus.engine.config.pipeline import PipelineConfig
 from primus.engine.config.position import PositionConfig
 from primus.engine.config.recompute import RecomputeConfig
@@ -49,6 +50,12 @@ class FusionConfig:
 
     cross_entropy: bool = False
     """Output projection and cross entropy without the whole logits."""
+    rms_norm: bool = False
+    """RMSNorm by its kernel where the device has one."""
+    weighted_activation: bool = False
+    """Activation and routing weight of experts by one kernel where the device has one."""
+    grouped_gemm: bool = False
+    """Products of experts by one kernel where the device has one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,6 +102,10 @@ class ModelConfig:
     """The embedding has the next multiple of this x tensor-parallel size rows; the dummy rows never enter the softmax."""
     activation: Activation = "swiglu"
     """Feed-forward non-linearity; `swiglu` and `quick_geglu` are gated."""
+    activation_clamp: float | None = None
+    """Gated: the gate is cut off above it, the other half on both sides; None: neither."""
+    glu_linear_offset: float = 0.0
+    """Gated: added to the half that is not the gate."""
     normalization: Literal["LayerNorm", "RMSNorm"] = "RMSNorm"
     """Norm of the residual stream."""
     norm_epsilon: float = 1e-5
@@ -102,7 +113,7 @@ class ModelConfig:
     layernorm_1p: bool = False
     """Store norm gains minus one."""
     add_bias_linear: bool = False
-    """Biases on the output projection and both feed-forward matrices (the QKV bias has its own field)."""
+    """Biases on the output projection, both feed-forward matrices, experts' too, and routers (QKV bias: its own field)."""
     tie_embeddings: bool = False
     """The output projection is the embedding table."""
     hidden_dropout: float = 0.0
@@ -117,6 +128,8 @@ class ModelConfig:
     """Attention."""
     moe: MoEConfig = field(default_factory=MoEConfig)
     """Sparse feed-forward layers."""
+    mtp: MTPConfig = field(default_factory=MTPConfig)
+    """Prediction of tokens further ahead."""
     mamba: MambaConfig = field(default_factory=MambaConfig)
     """State-space layers."""
     blocks: BlocksConfig = field(default_factory=BlocksConfig)

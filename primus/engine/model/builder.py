@@ -7,15 +7,14 @@ import torch
 from primus.engine.config.model import ModelConfig
 from primus.engine.config.pipeline import stage_of
 from primus.engine.config.recompute import Stretch, stretches
-from primus.engine.model.build.attention import attention
 from primus.engine.model.build.ends import embedding, output, rotary
-from primus.engine.model.build.feed_forward import feed_forward
+from primus.engine.model.build.layer import check_blocks, layer
+from primus.engine.model.build.mtp import prediction
 from primus.engine.model.build.parts import norm
-from primus.engine.model.dropout import BiasDropoutAdd
 from primus.engine.model.embedding import Embedding
 from primus.engine.model.gpt import GPTModel
 from primus.engine.model.initialise import initialise, zero_padding
-from primus.engine.model.layer import Decoder, Layer, residual_after_norm, residual_before_norm
+from primus.engine.model.layer import Decoder
 from primus.engine.model.parameter import Place
 from primus.engine.model.recompute import DistributedRecompute, Recompute, Runner, keep
 from primus.engine.parallel.mesh import Mesh
@@ -57,6 +56,7 @@ def build_model(
         sequence_parallel=config.parallel.sequence_parallel and mesh.tp.size > 1,
     )
     _check_divisible(config, mesh.tp.size)
+    check_blocks(config)
     pipeline, ranks = config.pipeline, mesh.pp.size
     layers = pipeline.stage_layers(config.num_layers, ranks)
     chunks: list[GPTModel] = []
@@ -91,17 +91,23 @@ class _Ends:
 
 
 def _chunk(config: ModelConfig, place: Place, layers: range, ends: _Ends, cross_entropy_in_fp16: bool) -> GPTModel:
-    tied_to = _EMBEDDING_WEIGHT if config.tie_embeddings and ends.are_apart else None
+    needs_both = config.tie_embeddings or config.mtp.num_layers > 0
+    tied_to = _EMBEDDING_WEIGHT if needs_both and ends.are_apart else None
     words = embedding(config, place, tied_to) if ends.is_first else None
-    head = None
+    head, further = None, None
     if ends.is_last:
-        head = output(config, place, words or ends.embedding, tied_to, cross_entropy_in_fp16)
+        at_hand = words or ends.embedding
+        needs_copy = at_hand is None and config.mtp.num_layers > 0
+        if needs_copy:
+            at_hand = embedding(config, place, tied_to, is_copy=True)
+        head = output(config, place, at_hand, tied_to if config.tie_embeddings else None, cross_entropy_in_fp16)
+        further = None if at_hand is None else prediction(config, place, at_hand, owns_words=needs_copy)
     decoder = Decoder(
-        {number: _layer(config, place, number) for number in layers},
+        {number: layer(config, place, number) for number in layers},
         norm(config, place) if ends.is_last else None,
         _runs(config, place, layers),
     )
-    return GPTModel(embedding=words, rotary=rotary(config, place), decoder=decoder, output_layer=head)
+    return GPTModel(embedding=words, rotary=rotary(config, place), decoder=decoder, output_layer=head, mtp=further)
 
 
 def _check_divisible(config: ModelConfig, tp: int) -> None:
@@ -127,14 +133,3 @@ def _runs(config: ModelConfig, place: Place, numbers: range) -> list[tuple[Stret
     distributes = config.recompute.distribute_saved_activations
     recompute = DistributedRecompute(place.streams, place.tp) if distributes else Recompute(place.streams)
     return [(stretch, recompute if stretch.is_recomputed else keep) for stretch in stretches(config.recompute, numbers)]
-
-
-def _layer(config: ModelConfig, place: Place, number: int) -> Layer:
-    return Layer(
-        input_layernorm=norm(config, place),
-        self_attention=attention(config, place, number),
-        pre_mlp_layernorm=norm(config, place),
-        mlp=feed_forward(config, place, number),
-        add=BiasDropoutAdd(place, config.hidden_dropout),
-        residual=residual_after_norm if config.residual_post_layernorm else residual_before_norm,
-    )

@@ -13,11 +13,42 @@ __all__ = ["training_flops"]
 
 def training_flops(config: ModelConfig, batch_size: int) -> int:
     """Return the floating-point operations of one iteration on `batch_size` sequences."""
-    h, sparse = config.hidden_size, len(config.moe.layers)
-    widths = (config.num_layers - sparse) * config.ffn_hidden_size + sparse * _width_of_experts(config)
-    matrices = 3 if config.activation in GATED_ACTIVATIONS else 2
-    layers = config.num_layers * _attention(config) + h * widths * matrices
-    return 6 * batch_size * config.seq_length * (layers + h * padded_vocab_size(config))
+    h, depths = config.hidden_size, config.mtp.num_layers
+    layers = [_mixing(config, number) + _feed_forward(config, number) for number in range(config.num_layers)]
+    further = depths * (layers[-1] + 2 * h * h)
+    return 6 * batch_size * config.seq_length * (sum(layers) + further + (1 + depths) * h * padded_vocab_size(config))
+
+
+def _mixing(config: ModelConfig, number: int) -> int:
+    """Return the multiplications of one token in the first half of a layer."""
+    match config.blocks.mixing_of(number):
+        case "attention":
+            return _attention(config)
+        case "mamba":
+            return _mamba(config)
+        case "linear":
+            return config.hidden_size**2
+        case "none":
+            return 0
+
+
+def _feed_forward(config: ModelConfig, number: int) -> int:
+    """Return the multiplications of one token in the second half of a layer."""
+    h, matrices = config.hidden_size, 3 if config.activation in GATED_ACTIVATIONS else 2
+    match config.blocks.feed_forward_of(number):
+        case "mlp":
+            width = _width_of_experts(config) if number in config.moe.layers else config.ffn_width(number)
+            return h * width * matrices
+        case "linear":
+            return h * h
+        case "none":
+            return 0
+
+
+def _mamba(config: ModelConfig) -> int:
+    """Return the projections, and the scan token by token: a state is decayed, added to and read (in chunks it is more)."""
+    m = config.mamba
+    return config.hidden_size * (sum(m.blocks) + m.width) + 3 * m.width * m.state_dim
 
 
 def _attention(config: ModelConfig) -> int:

@@ -5,10 +5,14 @@ T tokens (S x B flat), V vocabulary. Activations are [S, B, H]; under sequence p
 linears. Parameters carry Megatron-Core's names and layouts, with layers numbered over the whole model.
 """
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor, nn
 
 from primus.engine.model.embedding import Embedding
 from primus.engine.model.layer import Decoder
+from primus.engine.model.mtp import Ahead, MultiTokenPrediction
 from primus.engine.model.output import OutputLayer
 from primus.engine.model.rotary import RotaryEmbedding
 from primus.engine.model.slices import SequenceSlice
@@ -21,18 +25,26 @@ class GPTModel(nn.Module):
     """A decoder-only transformer, or the part of it that lies on one pipeline stage."""
 
     def __init__(
-        self, *, embedding: Embedding | None, rotary: RotaryEmbedding | None, decoder: Decoder, output_layer: OutputLayer | None
+        self,
+        *,
+        embedding: Embedding | None,
+        rotary: RotaryEmbedding | None,
+        decoder: Decoder,
+        output_layer: OutputLayer | None,
+        mtp: MultiTokenPrediction | None = None,
     ) -> None:
         """Without `embedding`, forward takes hidden states; without `output_layer`, it returns them."""
         super().__init__()
         self.embedding, self.rotary = embedding, rotary
-        self.decoder, self.output_layer = decoder, output_layer
+        self.decoder, self.output_layer, self.mtp = decoder, output_layer, mtp
 
     def units(self) -> list[Unit]:
         """Return the parts whose weights are needed together, in the order in which they run."""
         units = [] if self.embedding is None else [Unit(modules=(self.embedding,), backward_reads_weights=False)]
         units += [Unit(modules=(layer,)) for layer in self.decoder.layers.values()]
-        ends = tuple(part for part in (self.decoder.final_layernorm, self.output_layer) if part is not None)
+        # The output layer runs once more for each depth of the prediction layers.
+        parts = (self.decoder.final_layernorm, self.output_layer, self.mtp)
+        ends = tuple(part for part in parts if part is not None)
         return [*units, Unit(modules=ends)] if ends else units
 
     def forward(
@@ -45,13 +57,14 @@ class GPTModel(nn.Module):
         *,
         hidden_SBH: Tensor | None = None,
         part: SequenceSlice | None = None,
+        ahead: Sequence[Ahead] = (),
     ) -> Tensor:
         """Return logits [B, S, V]; with labels the loss of each token [B, S]; with a loss mask besides, the sum of loss x mask.
 
         Losses are in at least fp32. The sum is the cheap one: it can be had without holding the logits. `attention_mask` is
         bool [B or 1, 1, S, S], True where attention is blocked, and replaces the causal rule. `hidden_SBH` comes from the
         previous pipeline stage. `part`: the tokens are a slice of their sequence; the mask has their rows, and columns up to
-        their end.
+        their end. With `ahead` for each depth of the prediction layers, the sums of their losses come behind, [1 + depths].
         """
         x_SBH = hidden_SBH if self.embedding is None else self.embedding(tokens_BS, position_ids_BS)
         assert x_SBH is not None, "a stage without embedding needs the hidden states of the stage before it"
@@ -61,4 +74,7 @@ class GPTModel(nn.Module):
             hidden: Tensor = x_SBH
             return hidden
         result: Tensor = self.output_layer(x_SBH, labels_BS, loss_mask_BS)
-        return result
+        if not ahead:
+            return result
+        assert self.mtp is not None, "there are no layers that look further ahead"
+        return torch.cat((result.unsqueeze(0), self.mtp(x_SBH, ahead, self.output_layer, tables, attention_mask)))

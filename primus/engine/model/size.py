@@ -67,6 +67,8 @@ class ModelSize:
     embedding: int
     """The table of words and that of positions."""
     layers: tuple[LayerSize, ...]
+    predictions: tuple[LayerSize, ...]
+    """Layers behind the last one that predict tokens further ahead."""
     final_norm: int
     output: int
     """0: the table of words serves."""
@@ -78,12 +80,12 @@ class ModelSize:
     @property
     def total(self) -> int:
         """All parameters, a tied output matrix counted once."""
-        return self._ends + sum(layer.total for layer in self.layers)
+        return self._ends + sum(layer.total for layer in (*self.layers, *self.predictions))
 
     @property
     def active(self) -> int:
         """All but those of experts that a token does not visit; embedding and output included."""
-        return self._ends + sum(layer.total_active for layer in self.layers)
+        return self._ends + sum(layer.total_active for layer in (*self.layers, *self.predictions))
 
     @property
     def _ends(self) -> int:
@@ -95,16 +97,50 @@ def parameter_count(config: ModelConfig) -> ModelSize:
     h = config.hidden_size
     table = padded_vocab_size(config) * h
     learned = config.position.max_position_embeddings * h if config.position.type == "learned_absolute" else 0
-    norm = _norm(config, h)
-    around = _attention(config) + LayerSize(whole=2 * norm)
-    dense = around + _mlp(config, config.ffn_hidden_size)
-    sparse = around + _experts(config) if config.moe.layers else dense
     return ModelSize(
         embedding=table + learned,
-        layers=tuple(sparse if number in config.moe.layers else dense for number in range(config.num_layers)),
-        final_norm=norm,
+        layers=tuple(_layer(config, number) for number in range(config.num_layers)),
+        predictions=(_prediction(config),) * config.mtp.num_layers,
+        final_norm=_norm(config, h),
         output=0 if config.tie_embeddings else table,
     )
+
+
+def _prediction(config: ModelConfig) -> LayerSize:
+    """Return a layer like the last, behind the projection of hidden states and embedding, and three norms."""
+    h = config.hidden_size
+    return _layer(config, config.num_layers - 1) + LayerSize(whole=2 * h * h + 3 * _norm(config, h))
+
+
+def _layer(config: ModelConfig, number: int) -> LayerSize:
+    """Return a layer's halves, each with its norm."""
+    norm = LayerSize(whole=_norm(config, config.hidden_size))
+    size = LayerSize()
+    match config.blocks.mixing_of(number):
+        case "attention":
+            size += norm + _attention(config)
+        case "mamba":
+            size += norm + _mamba(config)
+        case "linear":
+            size += norm + _square(config)
+    match config.blocks.feed_forward_of(number):
+        case "mlp":
+            size += norm + (_experts(config) if number in config.moe.layers else _mlp(config, config.ffn_width(number)))
+        case "linear":
+            size += norm + _square(config)
+    return size
+
+
+def _mamba(config: ModelConfig) -> LayerSize:
+    """Projections, convolution with bias, three numbers a head, the norm before the way out."""
+    m, h = config.mamba, config.hidden_size
+    return LayerSize(
+        divided=h * (sum(m.blocks) + m.width) + sum(m.blocks[1:4]) * (m.conv_width + 1) + 3 * m.num_heads + m.width
+    )
+
+
+def _square(config: ModelConfig) -> LayerSize:
+    return LayerSize(divided=config.hidden_size * (config.hidden_size + config.add_bias_linear))
 
 
 def _norm(config: ModelConfig, width: int) -> int:
@@ -146,9 +182,12 @@ def _experts(config: ModelConfig) -> LayerSize:
     """Router, experts and the shared expert."""
     m, h = config.moe, config.hidden_size
     assert m.num_experts is not None
-    each = (_halves(config) + 1) * h * (m.ffn_hidden_size or config.ffn_hidden_size)
-    routed = LayerSize(whole=m.num_experts * h, experts=m.num_experts * each, active=m.router_topk * each)
-    return routed if m.shared_expert_intermediate_size is None else routed + _mlp(config, m.shared_expert_intermediate_size)
+    width, biased = m.ffn_hidden_size or config.ffn_hidden_size, config.add_bias_linear
+    each = _halves(config) * width * (h + biased) + h * (width + biased)
+    routed = LayerSize(whole=m.num_experts * (h + biased), experts=m.num_experts * each, active=m.router_topk * each)
+    if m.shared_expert_intermediate_size is None:
+        return routed
+    return routed + _mlp(config, m.shared_expert_intermediate_size) + LayerSize(whole=h * m.shared_expert_gate)
 
 
 def _halves(config: ModelConfig) -> int:

@@ -23,7 +23,7 @@ def evaluate(stages: Stages, batches: Iterator[Batch], *, num_microbatches: int,
         raise RunError("evaluation asked for no microbatch at all")
     sums = torch.zeros(2, dtype=torch.float64, device=mesh.device)
 
-    def on_loss(total: Tensor, count: Tensor, _: Tensor) -> Tensor:
+    def on_loss(total: Tensor, count: Tensor, *_: object) -> Tensor:
         sums.add_(torch.stack((total, count)))
         return total
 

@@ -40,6 +40,7 @@ from primus.engine.train.callbacks.stop import Stopping
 from primus.engine.train.determinism import be_deterministic
 from primus.engine.train.feeds import Feeds, Sources
 from primus.engine.train.loop import Callback, Loop
+from primus.engine.train.predictions import Predictions
 from primus.engine.train.routers import Routers
 from primus.engine.train.sinks import open_sinks
 from primus.engine.train.stages import Stages
@@ -203,6 +204,7 @@ def build_step(parts: Parts, trainer: Trainer, stages: Stages, trace: Spans) -> 
         ),
         streams=parts.streams,
         routers=Routers(parts.chunks, parts.mesh, parts.config.model.moe, per_token=train.calculate_per_token_loss),
+        predictions=Predictions(parts.config.model.mtp, parts.mesh, per_token=train.calculate_per_token_loss),
         empties=train.empty_unused_memory_level,
         validation=_validation(parts, trainer),
     )

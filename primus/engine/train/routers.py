@@ -7,8 +7,10 @@ from torch import Tensor
 
 from primus.engine.config.moe import MoEConfig
 from primus.engine.model.gpt import GPTModel
+from primus.engine.model.layer import Layer
 from primus.engine.model.moe.layer import MoELayer
 from primus.engine.model.moe.losses import loss_names
+from primus.engine.model.moe.router import Router
 from primus.engine.parallel.collectives import all_reduce_
 from primus.engine.parallel.mesh import Mesh
 
@@ -23,24 +25,26 @@ class Routers:
             number: layer.mlp.router
             for chunk in chunks
             for number, layer in chunk.decoder.numbered()
-            if isinstance(layer.mlp, MoELayer)
+            if isinstance(layer, Layer) and isinstance(layer.mlp, MoELayer)
         }
+        further = (layer.transformer_layer for chunk in chunks if chunk.mtp is not None for layer in chunk.mtp.layers)
+        self._further = [each.mlp.router for each in further if isinstance(each, Layer) and isinstance(each.mlp, MoELayer)]
         self._mesh, self._config, self._per_token = mesh, config, per_token
         self._microbatches = 0
-        for router in self._routers.values():
+        for router in self._all():
             router.losses.counts_tokens = per_token
 
     def begin(self, *, loss_scale: float, num_microbatches: int) -> None:
         """Start a step: tell losses what the averages over microbatches and ranks will take away."""
         share = 1.0 if self._per_token else self._mesh.cp.size / num_microbatches
         self._microbatches += num_microbatches
-        for router in self._routers.values():
+        for router in self._all():
             router.losses.begin(loss_scale * share)
 
     @torch.no_grad()
     def end(self) -> None:
         """Move biases towards an even load by what experts got in the step; all ranks of a stage call it."""
-        biased = [router for router in self._routers.values() if router.tokens_per_expert is not None]
+        biased = [router for router in self._all() if router.tokens_per_expert is not None]
         if not biased:
             return
         counts_RE = torch.stack([_not_none(router.tokens_per_expert) for router in biased])
@@ -54,8 +58,10 @@ class Routers:
     def notes(self) -> dict[str, float]:
         """Return the losses since the last call, without coefficients, as means over microbatches and over layers (or of each).
 
-        All ranks call it together.
+        All ranks call it together. Layers that predict tokens further ahead are left out.
         """
+        for router in self._further:
+            router.losses.sums.clear()
         names = loss_names(self._config)
         if not names or not self._microbatches:
             return {}
@@ -72,6 +78,9 @@ class Routers:
             for number, row in zip(self._config.layers, means_LN.tolist(), strict=True):
                 found |= {f"moe/{name}_layer_{number}": value for name, value in zip(names, row, strict=True)}
         return found
+
+    def _all(self) -> list[Router]:
+        return [*self._routers.values(), *self._further]
 
 
 def _not_none(tensor: Tensor | None) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from primus.engine.data.loader import Batch
 from primus.engine.model.gpt import GPTModel
+from primus.engine.model.mtp import Ahead
 from primus.engine.model.slices import Root, SequenceSlice
 from primus.engine.parallel.context import own_slice
 from primus.engine.parallel.mesh import Group
@@ -15,12 +16,13 @@ from primus.engine.pipeline.pipeline import Pipeline
 from primus.engine.pipeline.runtime import Gradients
 from primus.engine.pipeline.schedules import Op
 from primus.engine.trace import Spans
+from primus.engine.train.predictions import Further
 
 __all__ = ["Stages"]
 
-OnLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Gets a microbatch's sum of losses over this rank's unmasked tokens, their number, and their number in the whole sequences;
-returns what to differentiate. A microbatch in slices is told slice by slice."""
+OnLoss = Callable[[Tensor, Tensor, Tensor, Sequence[Further]], Tensor]
+"""Gets a microbatch's sum of losses over this rank's unmasked tokens, their number, their number in the whole sequences, and in
+training the losses of tokens further ahead; returns what to differentiate. A microbatch in slices is told slice by slice."""
 
 _SPANS = {"F": "forward-compute", "B": "backward-compute", "W": "weight-gradient-compute"}
 
@@ -100,10 +102,28 @@ class _Forward:
         )
         mask = batch.attention_mask if batch.attention_mask is None else batch.attention_mask[:, :, rows, : rows.stop]
         part = slices.begin(op, rows.start)
-        made: Tensor = chunk(tokens, positions, mask, labels, loss_mask, hidden_SBH=hidden, part=part)
+        ahead = self._ahead(batch, chunk)
+        made: Tensor = chunk(tokens, positions, mask, labels, loss_mask, hidden_SBH=hidden, part=part, ahead=ahead)
         if chunk.output_layer is None:
             return made
-        return self._on_loss(made, loss_mask.sum(dtype=made.dtype), batch.loss_mask.sum(dtype=made.dtype))
+        total, *sums = made.unbind() if ahead else (made,)
+        further = [
+            Further(depth_total, depth.loss_mask.sum(dtype=made.dtype), batch.loss_mask[:, k:].sum(dtype=made.dtype))
+            for k, (depth_total, depth) in enumerate(zip(sums, ahead, strict=True), 1)
+        ]
+        return self._on_loss(total, loss_mask.sum(dtype=made.dtype), batch.loss_mask.sum(dtype=made.dtype), further)
+
+    def _ahead(self, batch: Batch, chunk: GPTModel) -> list[Ahead]:
+        """Return what the prediction layers of a chunk read in training."""
+        if chunk.mtp is None or not chunk.training:
+            return []
+
+        def later(x_BS: Tensor, tokens: int) -> Tensor:
+            shifted = torch.cat((x_BS[:, tokens:], torch.zeros_like(x_BS[:, :tokens])), dim=1)
+            return own_slice(shifted, self._cp.size, self._cp.index, 1)
+
+        fields = (batch.tokens, batch.position_ids, batch.labels, batch.loss_mask)
+        return [Ahead(*(later(x_BS, k) for x_BS in fields)) for k in range(1, len(chunk.mtp.layers) + 1)]
 
     def remembering(self, counts: Callable[[], bool]) -> Callable[[], bool]:
         """Keep batches until `counts` is asked, and begin again with them if it says no."""

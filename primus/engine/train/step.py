@@ -5,7 +5,7 @@ by default the gradient is that of mean over (ranks, microbatches) of L_i/n_i; w
 sum L_i / sum n_i over everything. The reported loss is sum L_i / sum n_i in both cases.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -21,6 +21,7 @@ from primus.engine.parallel.data_parallel import DataParallel
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.random import RandomStreams
 from primus.engine.trace import Spans
+from primus.engine.train.predictions import Further, Predictions
 from primus.engine.train.routers import Routers
 from primus.engine.train.stages import Stages
 from primus.engine.train.validation import Validation
@@ -71,6 +72,7 @@ class TrainStep:
     gradients: GradientWatch
     streams: RandomStreams
     routers: Routers
+    predictions: Predictions
     empties: int = 0
     """Level of `empty_unused_memory_level`."""
     validation: Validation | None = None
@@ -93,12 +95,12 @@ class TrainStep:
         """
         losses: list[Tensor] = []
 
-        def on_loss(total: Tensor, count: Tensor, whole_count: Tensor) -> Tensor:
+        def on_loss(total: Tensor, count: Tensor, whole_count: Tensor, further: Sequence[Further]) -> Tensor:
             losses.append(torch.stack((total.detach(), count)))
             # Gradients are averaged over the ranks that share a sequence as well, though they are parts of one sum.
             share = self.mesh.cp.size / num_microbatches
             objective = total if self.per_token else total / whole_count.clamp(min=1) * share
-            return self.optimizer.scale_loss(objective)
+            return self.optimizer.scale_loss(objective + self.predictions.objective(further, share))
 
         self.earlier = None
         self.buffers.zero_grad()

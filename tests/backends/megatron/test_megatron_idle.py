@@ -73,12 +73,29 @@ EXPERT_RANKS: Values = {**MOE, "expert_model_parallel_size": 2}
 SIGMOID: Values = {**MOE, "moe_router_score_function": "sigmoid"}
 SINKHORN: Values = {"moe_router_load_balancing_type": "sinkhorn"}
 
+UNEVEN = Path(__file__).parents[2] / "data/megatron/uneven_layers.json"
+
+MAMBA: Values = {"model_type": "mamba", "mamba_head_dim": 8}
+HYBRID: Values = {**MAMBA, "is_hybrid_model": True}
+
 MLA: Values = {"multi_latent_attention": True, "position_embedding_type": "rope"}
 ROTATED: Values = {"position_embedding_type": "rope"}
 
 SINKS: Values = {"use_sink_attention": True}
 
+TURBO: Values = {"enable_primus_turbo": True}
+TURBO_MOE: Values = {**TURBO, **MOE, "moe_grouped_gemm": True}
+
 CASES: list[tuple[Values, Values, Values, str]] = [
+    (TURBO, {}, {"use_turbo_rms_norm": True}, "use_turbo_grouped_gemm"),
+    ({"use_turbo_rms_norm": True}, {}, TURBO, "enable_primus_turbo"),
+    ({"use_turbo_rms_norm": True}, {**TURBO, "normalization": "LayerNorm"}, TURBO, "normalization"),
+    ({"use_turbo_fused_act_with_probs": True}, MOE, TURBO_MOE, "enable_primus_turbo"),
+    ({"use_turbo_fused_act_with_probs": True}, TURBO, TURBO_MOE, "num_experts"),
+    ({"use_turbo_fused_act_with_probs": True}, {**TURBO, **MOE, "swiglu": False}, TURBO_MOE, "quick_geglu"),
+    ({"use_turbo_grouped_gemm": True}, MOE, TURBO_MOE, "enable_primus_turbo"),
+    ({"use_turbo_grouped_gemm": True}, TURBO, TURBO_MOE, "num_experts"),
+    ({"use_turbo_grouped_gemm": True}, {**TURBO, **MOE, "moe_grouped_gemm": False}, TURBO_MOE, "moe_grouped_gemm"),
     ({"sink_sliding_window": 4}, {}, SINKS, "use_sink_attention"),
     ({"sink_window_even_layers_only": False}, {**SINKS}, {**SINKS, "sink_sliding_window": 4}, "sink_sliding_window"),
     ({"q_lora_rank": 8}, {}, MLA, "multi_latent_attention"),
@@ -92,8 +109,36 @@ CASES: list[tuple[Values, Values, Values, str]] = [
     ({"rotary_scaling_factor": 4.0}, {**MLA, "rope_type": "rope"}, MLA, "rope_type"),
     ({"mscale_all_dim": 0.5}, {**MLA, "rope_type": "rope"}, MLA, "rope_type"),
     ({"moe_layer_freq": 2}, {}, MOE, "num_experts"),
+    ({"moe_layer_freq": 2}, {**HYBRID, **MOE, "hybrid_override_pattern": "ME-*"}, MOE, "model_type"),
+    (
+        {"heterogeneous_layers_config_path": str(UNEVEN)},
+        {"heterogeneous_layers_config_encoded_json": UNEVEN.read_text(encoding="utf-8")},
+        {},
+        "heterogeneous_layers_config_encoded_json",
+    ),
+    ({"mamba_state_dim": 16}, {}, MAMBA, "model_type"),
+    ({"mamba_head_dim": 8}, {}, MAMBA, "model_type"),
+    ({"mamba_num_groups": 2}, {}, MAMBA, "model_type"),
+    ({"mamba_num_heads": 16}, {}, MAMBA, "model_type"),
+    ({"mamba_d_conv": 2}, {}, MAMBA, "model_type"),
+    ({"mamba_expand": 4}, {}, MAMBA, "model_type"),
+    ({"mamba_expand": 4}, {**MAMBA, "mamba_num_heads": 8}, MAMBA, "mamba_num_heads"),
+    ({"is_hybrid_model": True}, {}, MAMBA, "model_type"),
+    ({"hybrid_override_pattern": "M*M-"}, {"is_hybrid_model": True}, HYBRID, "model_type"),
+    ({"hybrid_override_pattern": "M*M-"}, MAMBA, HYBRID, "is_hybrid_model"),
+    ({"hybrid_attention_ratio": 0.5}, {}, HYBRID, "model_type"),
+    ({"hybrid_mlp_ratio": 0.25}, MAMBA, HYBRID, "is_hybrid_model"),
+    ({"hybrid_attention_ratio": 0.5}, {**HYBRID, "hybrid_override_pattern": "M*M-"}, HYBRID, "hybrid_override_pattern"),
+    ({"mtp_loss_scaling_factor": 0.3}, {}, {"mtp_num_layers": 1}, "mtp_num_layers"),
     ({"moe_ffn_hidden_size": 16}, {}, MOE, "num_experts"),
     ({"moe_shared_expert_intermediate_size": 16}, {}, MOE, "num_experts"),
+    ({"moe_use_upcycling": True}, {}, {**MOE, "load": "dense", "save": "c", "save_interval": 1}, "num_experts"),
+    (
+        {"moe_shared_expert_gate": True},
+        MOE,
+        {**MOE, "moe_shared_expert_intermediate_size": 16},
+        "moe_shared_expert_intermediate_size",
+    ),
     ({"moe_router_topk": 3}, {}, MOE, "num_experts"),
     ({"moe_router_dtype": "fp64"}, {}, MOE, "num_experts"),
     ({"moe_input_jitter_eps": 0.1}, {}, MOE, "num_experts"),
@@ -427,7 +472,6 @@ CASES: list[tuple[Values, Values, Values, str]] = [
     ({"tokenizer_model": "m"}, {}, HUGGING_FACE, "tokenizer_type"),
     ({"vocab_file": "v"}, {}, BPE, "tokenizer_type"),
     ({"merge_file": "m"}, WORD_PIECE, BPE, "tokenizer_type"),
-    ({"vocab_size": 4096}, HUGGING_FACE, TIK, "tokenizer_type"),
     ({"vocab_extra_ids": 2}, BPE, WORD_PIECE, "tokenizer_type"),
     ({"tiktoken_pattern": "v1"}, {}, TIK, "tokenizer_type"),
     ({"tiktoken_num_special_tokens": 10}, {}, TIK, "tokenizer_type"),

@@ -187,7 +187,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("layout-order", {"pipeline_model_parallel_layout": "ttE|ttL"}, "must start with one E"),
     ("layout-depth", {"pipeline_model_parallel_layout": "Et|tL"}, "has 2 layers (t), but num_layers is 4"),
     ("layout-stages", {"pipeline_model_parallel_layout": "Et|t|ttL"}, "has 3 stages, no multiple of"),
-    ("layout-mtp", {"pipeline_model_parallel_layout": "Ett|ttmL"}, "multi-token prediction"),
+    ("layout-mtp", {"pipeline_model_parallel_layout": "Ett|ttmL"}, "has 1 prediction layers (m), but mtp_num_layers null"),
     ("manual-sum", {"decoder_pipeline_manual_split_list": [1, 2]}, "add up to num_layers 4"),
     ("manual-negative", {"decoder_pipeline_manual_split_list": [5, -1]}, "numbers from 0"),
     ("manual-length", {"decoder_pipeline_manual_split_list": [1, 1, 1, 1]}, "num_virtual_stages_per_pipeline_rank: 2"),

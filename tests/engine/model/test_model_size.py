@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from primus.engine.config.attention import AttentionConfig, MLAConfig
 from primus.engine.config.model import ModelConfig, ParallelConfig
 from primus.engine.config.moe import MoEConfig
+from primus.engine.config.mtp import MTPConfig
 from primus.engine.config.position import PositionConfig
 from primus.engine.model.builder import build_model
 from primus.engine.model.flops import training_flops
@@ -68,7 +69,8 @@ def test_parameter_count_equals_the_anchor() -> None:
         ),
         replace(ANCHOR, attention=LATENT),
         replace(ANCHOR, attention=replace(LATENT, qk_norm="none", mla=replace(LATENT.mla, q_lora_rank=None))),
-        replace(ANCHOR, moe=EXPERTS),
+        replace(ANCHOR, moe=replace(EXPERTS, shared_expert_gate=True)),
+        replace(ANCHOR, moe=EXPERTS, mtp=MTPConfig(num_layers=2), normalization="LayerNorm"),
         replace(
             ANCHOR,
             moe=replace(EXPERTS, layers=(0, 1, 2, 3), ffn_hidden_size=None, router_enable_expert_bias=True),
@@ -77,7 +79,17 @@ def test_parameter_count_equals_the_anchor() -> None:
         ),
         replace(ANCHOR, activation="quick_geglu", attention=replace(ANCHOR.attention, qk_norm="l2"), vocab_size=100),
     ],
-    ids=["llama", "gpt2-like", "learned-positions", "latent", "latent-keys", "experts", "experts-alone", "padded"],
+    ids=[
+        "llama",
+        "gpt2-like",
+        "learned-positions",
+        "latent",
+        "latent-keys",
+        "experts",
+        "predictions",
+        "experts-alone",
+        "padded",
+    ],
 )
 def test_parameter_count_equals_the_built_model(config: ModelConfig) -> None:
     assert parameter_count(config).total == sum(parameter.numel() for parameter in _built(config).parameters())
@@ -100,6 +112,13 @@ def test_a_token_meets_all_but_the_experts_that_it_does_not_visit() -> None:
 @pytest.mark.parametrize(("activation", "flops"), [("gelu", 1_711_276_032), ("swiglu", 2_113_929_216)])
 def test_training_flops_equal_the_published_formula(activation: str, flops: int) -> None:
     assert training_flops(replace(LARGER, activation=activation), 8) == flops
+
+
+def test_training_flops_count_each_depth_of_the_prediction_layers() -> None:
+    # One layer like the last, the projection from twice the width, and the output once more.
+    more = training_flops(replace(LARGER, mtp=MTPConfig(num_layers=2)), 8) - training_flops(LARGER, 8)
+    layer = (training_flops(LARGER, 8) - 6 * 8 * 128 * 64 * 1024) // 4
+    assert more == 2 * (layer + 6 * 8 * 128 * (2 * 64 * 64 + 64 * 1024))
 
 
 def test_training_flops_of_experts_equal_the_published_formula() -> None:

@@ -1,6 +1,6 @@
 """Rows of section 10.1: depth, widths, attention, positions, activations, norms."""
 
-from primus.backends.megatron.keys.row import inert, live, pending, section
+from primus.backends.megatron.keys.row import inert, live, section
 
 __all__ = ["ROWS"]
 
@@ -15,8 +15,9 @@ ROWS = section(
           doc="Build the model from Megatron's legacy classes."),
     inert("deprecated_use_mcore_models", "bool", "the upstream flag has had no effect since Megatron-Core became the default",
           doc="Former switch for Megatron-Core models."),
-    pending("model_type", "str", "The Mamba family is", choices=("gpt", "mamba", "deepseek_v4", "kimi_k3"),
-            doc="Family of the decoder: attention layers, state-space layers and hybrids, or a stack of its own."),
+    live("model_type", "str", "model.blocks.mixing, model.blocks.feed_forward",
+         choices=("gpt", "mamba", "deepseek_v4", "kimi_k3"),
+         doc="Family of the decoder: attention layers, state-space layers and hybrids, or a stack of its own (not built yet)."),
     live("num_layers", "int?", "model.num_layers", minimum=1, aka=("num_hidden_layers", "n_layers"),
          doc="Depth of the decoder."),
     live("encoder_num_layers", "int?", "model.num_layers", minimum=1,
@@ -45,8 +46,9 @@ ROWS = section(
          doc="How positions enter: a learned table, rotation of queries and keys, its YaRN extension, or not at all."),
     live("max_position_embeddings", "int?", "model.position.max_position_embeddings", minimum=1,
          doc="Longest sequence of the model and rows of the learned table; at least `seq_length`."),
-    live("original_max_position_embeddings", "int?", "model.position.yarn_original_max_position_embeddings", minimum=1,
-         doc="Context length before YaRN's extension. Null: 4096."),
+    live("original_max_position_embeddings", "int?",
+         "model.position.yarn_original_max_position_embeddings, model.position.rope_scaling_context", minimum=1,
+         doc="Context length before the extension. Null: 4096 for YaRN, 8192 for `use_rope_scaling`."),
     live("untie_embeddings_and_output_weights", "bool", "model.tie_embeddings",
          doc="Give the output layer a matrix of its own instead of the word embedding."),
     live("ffn_hidden_size", "int?", "model.ffn_hidden_size", minimum=1, aka=("intermediate_size",),
@@ -64,7 +66,8 @@ ROWS = section(
     live("apply_residual_connection_post_layernorm", "bool", "model.residual_post_layernorm",
          doc="Take the residual from the norm's output instead of its input."),
     live("add_bias_linear", "bool", "model.add_bias_linear, model.attention.add_qkv_bias",
-         doc="Biases on the attention output and both feed-forward matrices; the QKV projection follows."),
+         doc="Biases on the attention output, both feed-forward matrices, those of experts too, and routers; the QKV "
+             "projection follows."),
     live("add_qkv_bias", "bool", "model.attention.add_qkv_bias",
          doc="Bias on the fused query, key and value projection alone."),
     live("swiglu", "bool", "model.activation",
@@ -86,7 +89,7 @@ ROWS = section(
     live("use_rotary_position_embeddings", "bool?", "model.position.type",
          doc="True is another way to say `position_embedding_type: rope`; false and null change nothing."),
     live("use_rope_scaling", "bool", "model.position.use_rope_scaling",
-         doc="Stretch slow rotary frequencies as Llama 3.1 does, from a context of 8192."),
+         doc="Stretch slow rotary frequencies as Llama 3.1 does, beyond `original_max_position_embeddings`."),
     live("rope_scaling_factor", "float", "model.position.rope_scaling_factor", minimum=0,
          doc="How far `use_rope_scaling` stretches the slowest frequencies."),
     inert("transformer_impl", "str", _HINT, choices=("transformer_engine", "local", "inference_optimized"),

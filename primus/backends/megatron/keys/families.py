@@ -3,14 +3,12 @@
 Their defaults stand in `primus/configs/models/megatron/model_families.yaml`.
 """
 
-from primus.backends.megatron.keys.row import inert, pending, section
+from primus.backends.megatron.keys.row import inert, live, pending, section
 
 __all__ = ["ROWS"]
 
 _MIXTURE = "This variant of expert layers is"
 _GATE = "Gated attention is"
-_MTP = "Multi-token prediction is"
-_SPACE = "The Mamba family is"
 _DELTA = "Linear attention is"
 _CONV = "Short convolution layers are"
 _V4 = "The DeepSeek-V4 stack is"
@@ -25,41 +23,44 @@ _VARIANTS = section(
             doc="Multiply the heads' output by a sigmoid of a projection of the layer's input."),
     pending("apply_wd_to_qk_layernorm", "bool", _GATE,
             doc="Let weight decay act on the norms of queries and keys, too."),
-    pending("activation_func_clamp_value", "float?", _MIXTURE, minimum=0,
-            doc="Clamp both halves of a gated activation to this size before they are multiplied. Null: no clamp."),
-    pending("moe_shared_expert_gate", "bool", _MIXTURE,
-            doc="Multiply the shared expert's output by a sigmoid of one number a token."),
+    live("activation_func_clamp_value", "float?", "model.activation_clamp", minimum=0,
+         doc="Before a gated activation, cut the gate off above this number and the other half on both sides. Null: neither."),
+    live("glu_linear_offset", "float", "model.glu_linear_offset",
+         doc="Number added to that half of a gated activation that is not the gate."),
+    live("moe_shared_expert_gate", "bool", "model.moe.shared_expert_gate",
+         doc="Multiply the shared expert's output by a sigmoid of one number a token."),
 )
 _PREDICTION = section(
     "14.2",
-    pending("mtp_num_layers", "int?", _MTP, minimum=0,
-            doc="Layers that each predict one token further ahead, behind the last one. Null or 0: none."),
-    pending("mtp_loss_scaling_factor", "float", _MTP, minimum=0,
-            doc="Weight of the mean loss of those layers beside the loss of the model."),
+    live("mtp_num_layers", "int?", "model.mtp.num_layers", minimum=0,
+         doc="Layers that each predict one token further ahead, behind the last one and like it. Null or 0: none."),
+    live("mtp_loss_scaling_factor", "float", "model.mtp.loss_scaling_factor", minimum=0,
+         doc="Weight of the mean loss of those layers beside the loss of the model."),
 )
 _STATE_SPACE = section(
     "14.3",
-    pending("is_hybrid_model", "bool", _SPACE,
-            doc="Some layers of a Mamba model are attention or feed-forward layers; `hybrid_attention_ratio` or "
+    live("is_hybrid_model", "bool", "model.blocks.mixing, model.blocks.feed_forward, model.init.additions_per_layer",
+         doc="Some layers of a Mamba model are attention or feed-forward layers; `hybrid_attention_ratio` or "
                 "`hybrid_override_pattern` says which."),
-    pending("hybrid_attention_ratio", "float", _SPACE, minimum=0, maximum=1,
-            doc="Share of attention among the mixers of a hybrid."),
-    pending("hybrid_mlp_ratio", "float", _SPACE, minimum=0, maximum=1,
-            doc="Share of feed-forward layers in a hybrid."),
-    pending("hybrid_override_pattern", "str?", _SPACE,
-            doc="The layers one by one: `M` mixer, `*` attention, `-` feed-forward, `E` experts; wins over the ratios."),
-    pending("mamba_state_dim", "int", _SPACE, minimum=1,
-            doc="Numbers of state for each channel of a Mamba mixer."),
-    pending("mamba_head_dim", "int", _SPACE, minimum=1,
-            doc="Channels of a head of a Mamba mixer."),
-    pending("mamba_num_groups", "int", _SPACE, minimum=1,
-            doc="Groups of Mamba heads that share their input and output maps of the state."),
-    pending("mamba_num_heads", "int?", _SPACE, minimum=1,
-            doc="Heads of a Mamba mixer. Null: as many as `mamba_expand` times the hidden size has room for."),
-    pending("mamba_expand", "int", _SPACE, minimum=1,
-            doc="Width of a Mamba mixer as a multiple of the hidden size."),
-    pending("mamba_d_conv", "int", _SPACE, minimum=1,
-            doc="Tokens that the convolution in a Mamba mixer sees."),
+    live("hybrid_attention_ratio", "float", "model.blocks.mixing, model.blocks.feed_forward", minimum=0, maximum=1,
+         doc="Share of attention among mixers and attention of a hybrid, at most a half; with `hybrid_mlp_ratio`, among all "
+             "layers, evenly between mixers."),
+    live("hybrid_mlp_ratio", "float", "model.blocks.mixing, model.blocks.feed_forward", minimum=0, maximum=1,
+         doc="Share of feed-forward layers in a hybrid, evenly in place of mixers. 0: one behind each mixer or attention."),
+    live("hybrid_override_pattern", "str?", "model.blocks.mixing, model.blocks.feed_forward, model.moe.layers",
+         doc="The layers one by one: `M` mixer, `*` attention, `-` feed-forward, `E` experts; wins over the ratios."),
+    live("mamba_state_dim", "int", "model.mamba.state_dim", minimum=1,
+         doc="Numbers of state for each channel of a Mamba mixer."),
+    live("mamba_head_dim", "int", "model.mamba.head_dim", minimum=1,
+         doc="Channels of a head of a Mamba mixer."),
+    live("mamba_num_groups", "int", "model.mamba.num_groups", minimum=1,
+         doc="Groups of Mamba heads that share their input and output maps of the state."),
+    live("mamba_num_heads", "int?", "model.mamba.num_heads", minimum=1,
+         doc="Heads of a Mamba mixer. Null: as many as `mamba_expand` times the hidden size has room for."),
+    live("mamba_expand", "int", "model.mamba.num_heads", minimum=1,
+         doc="Width of a Mamba mixer as a multiple of the hidden size."),
+    live("mamba_d_conv", "int", "model.mamba.conv_width", minimum=1,
+         doc="Tokens that the convolution in a Mamba mixer sees."),
     inert("disable_mamba_mem_eff_path", "bool", _HINT,
           doc="Run a Mamba mixer step by step instead of in one kernel."),
     pending("experimental_attention_variant", "str?", _DELTA, choices=("gated_delta_net", "kimi_delta_attention"),

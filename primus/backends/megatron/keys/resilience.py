@@ -1,11 +1,11 @@
 """Rows of sections 13.7 to 13.9: hung ranks, restarts, uneven layers, checking results by running again."""
 
-from primus.backends.megatron.keys.row import inert, pending, section
+from primus.backends.megatron.keys.row import inert, live, pending, section
 
 __all__ = ["ROWS"]
 
 _MONITOR = "Monitoring of hung ranks is"
-_LAYERS = "Layers of different widths are"
+_LAYERS = "model.blocks.mixing, model.blocks.feed_forward, model.blocks.ffn_hidden_size"
 _RERUN = "Running a step again to check it is"
 
 # A table: a row's identity on its first line, its meaning below.
@@ -22,10 +22,10 @@ _FAULTS = section(
 
 _STRUCTURE = section(
     "13.8",
-    pending("heterogeneous_layers_config_path", "path?", _LAYERS,
-            doc="JSON file that describes attention and feed-forward of each layer separately."),
-    pending("heterogeneous_layers_config_encoded_json", "str?", _LAYERS,
-            doc="The same JSON as text, plain or in base64; wins over the path."),
+    live("heterogeneous_layers_config_path", "path?", _LAYERS,
+         doc="JSON file that describes attention and feed-forward of each layer separately."),
+    live("heterogeneous_layers_config_encoded_json", "str?", _LAYERS,
+         doc="The same JSON as text, plain or in base64; wins over the path."),
     pending("inprocess_restart", "bool", "Restarting inside the process is",
             doc="After a fault on any rank build the process groups anew and continue from the last checkpoint in the "
                 "same processes."),

@@ -17,8 +17,9 @@ _BUILD = section(
 
 _KERNELS = section(
     "11.2",
-    pending("enable_primus_turbo", "bool", _TURBO,
-            doc="Master switch: without it none of the `use_turbo_` keys acts."),
+    live("enable_primus_turbo", "bool", "model.fusion.rms_norm, model.fusion.weighted_activation, model.fusion.grouped_gemm",
+            doc="Master switch: without it no key here asks for a kernel. Kernels are written in Triton and run on a GPU; elsewhere "
+                "the portable form of the same function runs, and the log says so."),
     pending("use_turbo_attention", "bool", _TURBO,
             doc="Turbo's attention kernel; it drops attention dropout."),
     live("use_sink_attention", "bool", "model.attention.sinks",
@@ -31,8 +32,8 @@ _KERNELS = section(
             doc="Turbo's matrix products in dense linear layers."),
     removed("use_turbo_parallel_linear", "use_turbo_gemm",
             doc="Former name of `use_turbo_gemm`."),
-    pending("use_turbo_grouped_gemm", "bool", _TURBO,
-            doc="Turbo's grouped products in expert layers."),
+    live("use_turbo_grouped_gemm", "bool", "model.fusion.grouped_gemm",
+            doc="Multiply all experts of a rank in one launch, forward and backward, but for weight gradients."),
     removed("use_turbo_grouped_mlp", "use_turbo_grouped_gemm",
             doc="Former name of `use_turbo_grouped_gemm`."),
     pending("moe_use_fused_router_with_aux_score", "bool", _TURBO,
@@ -47,10 +48,10 @@ _KERNELS = section(
             doc="Give the DeepEP transport a device stream of its own."),
     pending("turbo_sync_free_moe_stage", "int", _TURBO, choices=(0, 1, 2, 3),
             doc="How much of the expert layer runs without waiting for the host: a bundle of the other switches, 0 for none."),
-    pending("use_turbo_fused_act_with_probs", "bool", _TURBO,
-            doc="Activation and routing weight in one pass inside Turbo's experts."),
-    pending("use_turbo_rms_norm", "bool", _TURBO,
-            doc="Turbo's RMSNorm kernel."),
+    live("use_turbo_fused_act_with_probs", "bool", "model.fusion.weighted_activation",
+            doc="Gated activation and routing weight of experts in one pass, forward and backward."),
+    live("use_turbo_rms_norm", "bool", "model.fusion.rms_norm",
+            doc="RMSNorm by a kernel of one pass; gains stored minus one (`apply_layernorm_1p`) count as such."),
 )
 
 ROWS = _BUILD + _KERNELS

@@ -14,8 +14,8 @@ from primus.engine.parallel.sharding import Sharding
 __all__ = ["embedding", "output", "rotary"]
 
 
-def embedding(config: ModelConfig, place: Place, tied_to: str | None) -> Embedding:
-    """Return the embedding; `tied_to` is the global name of its table if another rank has a copy."""
+def embedding(config: ModelConfig, place: Place, tied_to: str | None, *, is_copy: bool = False) -> Embedding:
+    """Return the embedding; `tied_to` is the global name of its table if another rank has a copy, or has the original."""
     learned = config.position.type == "learned_absolute"
     rows = config.position.max_position_embeddings
     positions = PositionEmbedding(place, rows, config.hidden_size, initial=initial(config)) if learned else None
@@ -23,7 +23,7 @@ def embedding(config: ModelConfig, place: Place, tied_to: str | None) -> Embeddi
         place,
         padded_vocab_size(config),
         config.hidden_size,
-        sharding=_vocabulary_sharding(config, tied_to),
+        sharding=_vocabulary_sharding(config, tied_to, is_copy=is_copy),
         initial=initial(config),
     )
     return Embedding(place, words, positions, dropout=config.hidden_dropout, residual_dtype=residual_dtype(config, place.dtype))

@@ -106,7 +106,7 @@ class Logging(Callback):
             "tflops_per_device": self._flops / self._iterations / seconds / 1e12 / self._mesh.layout.world_size,
         }
         if loop.step is not None:
-            record |= loop.step.routers.notes()
+            record |= loop.step.routers.notes() | loop.step.predictions.notes()
         record |= self._average.add(record, self._iterations)
         record |= self._timers.collect(loop.trace.drain(), self._iterations)
         self._emit({**record, **self._evaluations})

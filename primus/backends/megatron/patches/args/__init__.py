@@ -10,6 +10,10 @@
 - `attention.py`: windows, sinks, soft caps
 - `mla.py`: latent attention
 - `moe.py`: sparse layers, routers, experts, dispatchers
+- `mtp.py`: prediction of tokens further ahead
+- `mamba.py`: state-space models and hybrids
+- `heterogeneous.py`: layers described one by one
+- `blocks.py`: what stands in each layer, from either
 - `positions.py`: position schemes and sequence length
 - `parallelism.py`: tensor and sequence parallelism, gradient buckets
 - `fsdp.py`: sharded gradients and weights

@@ -5,6 +5,7 @@ Null widths follow from others: the feed-forward width from `hidden_size` (two t
 """
 
 from primus.backends.megatron.params import Params, Problems, Rule, Unreadable, or_list
+from primus.engine.config.model import GATED_ACTIVATIONS
 
 __all__ = [
     "RULES",
@@ -124,10 +125,22 @@ def activation_is_one(p: Params) -> Problems:
         yield f"{' and '.join(p.where(key) for key in chosen)} exclude each other: set {others}."
 
 
+def variants_are_gated(p: Params) -> Problems:
+    """Only a gated activation has a gate to cut off and another half."""
+    if activation(p) in GATED_ACTIVATIONS:
+        if p["activation_func_clamp_value"] == 0:
+            yield f"{p.where('activation_func_clamp_value')} leaves nothing of an activation: set a number above 0, or null."
+        return
+    for key, off in (("activation_func_clamp_value", "null"), ("glu_linear_offset", "0.0")):
+        if p[key]:
+            yield f"{p.where(key)} needs a gated activation: set swiglu or quick_geglu to true, or {key}: {off}."
+
+
 RULES: tuple[Rule, ...] = (
     depth_is_given_once,
     sizes_are_set,
     heads_divide_hidden,
     groups_divide_heads,
     activation_is_one,
+    variants_are_gated,
 )

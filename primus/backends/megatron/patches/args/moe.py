@@ -2,12 +2,17 @@
 
 import ast
 import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from primus.backends.megatron.params import Params, Problems, Rule, Unreadable, or_list
+from primus.backends.megatron.params import Derivation, Params, Problems, Rewrite, Rule, Unreadable, or_list
 from primus.backends.megatron.patches.args.architecture import ffn_hidden_size, nearest_divisors, num_layers
+from primus.backends.megatron.patches.args.mamba import is_mamba
+from primus.backends.megatron.patches.args.mamba import pattern as symbols
 
 __all__ = [
+    "DERIVATIONS",
     "RULES",
     "balancing",
     "capacity_factor",
@@ -33,6 +38,8 @@ def layers(p: Params) -> tuple[int, ...]:
     """Return the numbers of the sparse layers."""
     if num_experts(p) is None:
         return ()
+    if is_mamba(p):
+        return tuple(number for number, symbol in enumerate(symbols(p)) if symbol == "E")
     pattern = _pattern(p)
     if isinstance(pattern, str):
         raise Unreadable("moe_layer_freq")
@@ -85,7 +92,7 @@ def soft_cap(p: Params) -> float | None:
 
 def layer_pattern_is_understood(p: Params) -> Problems:
     """Every layer is dense or sparse."""
-    if num_experts(p) is None:
+    if num_experts(p) is None or is_mamba(p):
         return
     pattern = _pattern(p)
     if isinstance(pattern, str):
@@ -110,6 +117,20 @@ def expert_matrices_are_divided_evenly(p: Params) -> Problems:
         name = "moe_ffn_hidden_size" if p["moe_ffn_hidden_size"] is not None else "ffn_hidden_size"
         key = "expert_tensor_parallel_size" if p["expert_tensor_parallel_size"] else "tensor_model_parallel_size"
         yield f"{p.where(name)} is not divisible by {p.where(key)}: use a width that is, or fewer ranks for a matrix."
+
+
+def biases_are_added_once(p: Params) -> Problems:
+    """Ranks that share an expert would each add its last bias, and the shared expert hands its own to nobody."""
+    if num_experts(p) is None or not p["add_bias_linear"]:
+        return
+    ranks = p["expert_tensor_parallel_size"] or p["tensor_model_parallel_size"]
+    if ranks > 1:
+        yield f"{p.where('add_bias_linear')} with {p.where('num_experts')} needs expert_tensor_parallel_size: 1 (it is {ranks})."
+    if p["moe_shared_expert_intermediate_size"] is not None:
+        yield (
+            f"{p.where('add_bias_linear')} does not go with {p.where('moe_shared_expert_intermediate_size')}: set one of them "
+            "to false or null."
+        )
 
 
 def tokens_are_split(p: Params) -> Problems:
@@ -256,10 +277,41 @@ def steps_wait(p: Params) -> Problems:
         yield f"{p.where('enable_optimizer_post_validation')} does not go with {p.where('num_experts')}: set it to false."
 
 
+def experts_come_from_a_dense_model(p: Params) -> Problems:
+    """There is a dense checkpoint, its layers can be cut into experts, and a second start will find the first one's work."""
+    if num_experts(p) is None or not p["moe_use_upcycling"]:
+        return
+    here, experts, width, dense = p.where("moe_use_upcycling"), num_experts(p), expert_width(p), ffn_hidden_size(p)
+    if p["load"] is None and p["pretrained_checkpoint"] is None:
+        yield f"{here} needs the checkpoint of a dense model: set load."
+    if p["save"] is None:
+        yield f"{here} needs save, so that a later start goes on from the sparse model: set save."
+    elif not p["auto_continue_train"] and any(Path(p.output_path(p["save"])).glob("iter_*")):
+        yield (
+            f"{here} would begin anew beside the checkpoints in {p.where('save')}: set auto_continue_train: true to go on from "
+            "them, or choose another folder."
+        )
+    if p["moe_shared_expert_intermediate_size"] is not None:
+        yield f"{here} makes no shared expert ({p.where('moe_shared_expert_intermediate_size')}): set it to null."
+    if width is not None and dense % width:
+        yield f"{here} cuts layers of width {dense} (ffn_hidden_size) into experts of {width}: use a width that divides it."
+    elif width is not None and experts is not None and experts % (dense // width):
+        yield f"{here} makes {dense // width} experts of each copy of a layer: use a multiple of that ({p.where('num_experts')})."
+
+
+def a_dense_model_gives_its_weights_alone(p: Params) -> Iterator[Rewrite]:
+    """Its optimizer state is that of other tensors."""
+    if num_experts(p) is not None and p["moe_use_upcycling"] and p["load"] and not p["finetune"]:
+        yield Rewrite(key="finetune", value=True, reason=f"{p.where('moe_use_upcycling')} takes a dense model's weights alone")
+
+
+DERIVATIONS: tuple[Derivation, ...] = (a_dense_model_gives_its_weights_alone,)
 RULES: tuple[Rule, ...] = (
+    experts_come_from_a_dense_model,
     layer_pattern_is_understood,
     experts_are_divided_evenly,
     expert_matrices_are_divided_evenly,
+    biases_are_added_once,
     tokens_are_split,
     instances_divide_copies,
     choice_fits_experts,

@@ -15,10 +15,13 @@ from primus.backends.megatron.patches.args import (
     duration,
     fsdp,
     groups,
+    heterogeneous,
     logging,
     loop,
+    mamba,
     mla,
     moe,
+    mtp,
     offload,
     parallelism,
     pipeline,
@@ -30,6 +33,7 @@ from primus.backends.megatron.patches.args import (
     stages,
     tokenizer,
     tp_overlap,
+    turbo,
     zero_bubble,
 )
 
@@ -38,11 +42,15 @@ __all__ = ["DERIVATIONS", "RULES"]
 _RUN = (loop, batch, duration, schedule, precision)
 _MODEL = (
     architecture,
+    mamba,
+    heterogeneous,
     attention,
     mla,
     positions,
     parallelism,
     moe,
+    mtp,
+    turbo,
     tp_overlap,
     fsdp,
     context,
@@ -54,7 +62,7 @@ _MODEL = (
     recompute,
 )
 _AROUND = (data, tokenizer, checkpoint, logging, rocm_arg_validation)
-_DERIVING = (data, tokenizer, duration, schedule, fsdp, precision, parallelism, recompute, checkpoint, rocm_arg_validation)
+_DERIVING = (data, tokenizer, duration, schedule, fsdp, precision, parallelism, moe, recompute, checkpoint, rocm_arg_validation)
 
 DERIVATIONS: tuple[Derivation, ...] = tuple(derive for subject in _DERIVING for derive in subject.DERIVATIONS)
 RULES: tuple[Rule, ...] = tuple(rule for subject in (*_RUN, *_MODEL, *_AROUND) for rule in subject.RULES)

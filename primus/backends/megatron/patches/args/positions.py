@@ -10,6 +10,7 @@ from primus.backends.megatron.patches.args.architecture import kv_channels
 __all__ = [
     "RULES",
     "length_key",
+    "llama3_original_context",
     "max_position_embeddings",
     "position_type",
     "scheme_key",

@@ -92,9 +92,13 @@ def layout_is_a_model(p: Params) -> Problems:
         yield f"{where} cannot be read: {grammar}; a list has a list of embedding, decoder, loss for each stage."
         return
     flat = "".join(stages)
-    if "m" in flat:
-        yield f"{where}: multi-token prediction layers (m) are not implemented yet."
-    elif not re.fullmatch("Et*L", flat):
+    further = p["mtp_num_layers"] or 0
+    if flat.count("m") not in (0, further) or "m" in "".join(stages[:-1]):
+        yield (
+            f"{where} has {flat.count('m')} prediction layers (m), but {p.where('mtp_num_layers')}, and all of them run on the "
+            "last stage; they may be left out."
+        )
+    elif not re.fullmatch("Et*m*L", flat):
         yield f"{where} must start with one E, end with one L and have layers (t) between them; {grammar}."
     elif flat.count("t") != depth:
         yield f"{where} has {flat.count('t')} layers (t), but num_layers is {depth}."

@@ -6,7 +6,7 @@ from pathlib import Path
 from primus.backends.megatron.params import Derivation, Params, Problems, Rewrite, Rule, or_list
 from primus.engine.config.data import DEFAULT_TIK_VOCABULARY
 
-__all__ = ["DERIVATIONS", "NEEDS", "RULES", "SIZED", "tokenizer_model"]
+__all__ = ["DERIVATIONS", "NEEDS", "RULES", "SIZED", "embedding_rows", "tokenizer_model"]
 
 NEEDS = {
     "GPT2BPETokenizer": ("vocab_file", "merge_file"),
@@ -27,6 +27,11 @@ def tokenizer_model(p: Params) -> str | None:
         return None
     path = p.input_path(given)
     return path if Path(path).exists() else given
+
+
+def embedding_rows(p: Params) -> int | None:
+    """Return the model's vocabulary where it may be larger than the tokenizer's; None for as many rows as ids."""
+    return None if p["tokenizer_type"] in (None, *SIZED) else p["vocab_size"]
 
 
 def tiktoken_has_a_size(p: Params) -> Iterator[Rewrite]:

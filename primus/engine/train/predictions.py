@@ -1,0 +1,51 @@
+"""`Predictions`: the losses of tokens further ahead, beside that of the next one."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from primus.engine.config.mtp import MTPConfig
+from primus.engine.parallel.collectives import all_reduce_
+from primus.engine.parallel.mesh import Mesh
+
+__all__ = ["Further", "Predictions"]
+
+
+class Further(NamedTuple):
+    """What a microbatch lost at one depth."""
+
+    total: Tensor
+    """Sum over this rank's unmasked tokens."""
+    tokens: Tensor
+    """Their number."""
+    whole_tokens: Tensor
+    """Their number in the whole sequences."""
+
+
+class Predictions:
+    """Weighs the losses of all depths, and adds them up for the log."""
+
+    def __init__(self, config: MTPConfig, mesh: Mesh, *, per_token: bool) -> None:
+        self._config, self._mesh, self._per_token = config, mesh, per_token
+        self._sums = torch.zeros(config.num_layers, 2, dtype=torch.float64, device=mesh.device)
+
+    def objective(self, further: Sequence[Further], share: float) -> Tensor | float:
+        """Return what to add to a microbatch's objective; `share` is what its mean over tokens is multiplied by."""
+        added: Tensor | float = 0.0
+        for depth, each in enumerate(further):
+            self._sums[depth] += torch.stack((each.total.detach(), each.tokens))
+            mean = each.total if self._per_token else each.total / each.whole_tokens.clamp(min=1) * share
+            added = added + mean * (self._config.loss_scaling_factor / self._config.num_layers)
+        return added
+
+    def notes(self) -> dict[str, float]:
+        """Return the mean loss of a token at each depth since the last call; all ranks call it together."""
+        if not self._config.num_layers:
+            return {}
+        for group in (self._mesh.dp_cp, self._mesh.pp):
+            all_reduce_(self._sums, group)
+        found = {f"mtp_{depth}_loss": total / max(count, 1.0) for depth, (total, count) in enumerate(self._sums.tolist(), 1)}
+        self._sums.zero_()
+        return found
