@@ -1,6 +1,6 @@
-"""The feed-forward parts of many experts as one function: y = W2 (p x act(W1 x)) for rows that are sorted by expert.
+"""The feed-forward parts of many experts as one function: y = W2 (p x act(W1 x + b1)) + p x b2 for rows sorted by expert.
 
-What is kept is x, W1 x and p; the activation is computed again in the backward. Two forms, equal within rounding: `grouped`
+What is kept is x, W1 x + b1 and p; the activation is computed again in the backward. Two forms, equal within rounding: `grouped`
 multiplies all experts in one pass over each matrix, `in_turn` runs one expert after the other, whose rows then stay in the
 cache between the two products.
 """
@@ -18,22 +18,40 @@ from primus.engine.parallel.slot import slot_of
 __all__ = ["expert_mlp", "expert_mlp_reference"]
 
 Function = Callable[[Tensor], Tensor]
+Biases = tuple[Tensor, Tensor]
 
 
 def expert_mlp(
-    x_MH: Tensor, p_M: Tensor, w1_EFH: Tensor, w2_EHF: Tensor, counts: Sequence[int], activation: Function, *, grouped: bool
+    x_MH: Tensor,
+    p_M: Tensor,
+    w1_EFH: Tensor,
+    w2_EHF: Tensor,
+    counts: Sequence[int],
+    activation: Function,
+    *,
+    grouped: bool,
+    biases: Biases | None = None,
 ) -> Tensor:
-    """Return the weighted outputs [M, H] of `counts[e]` rows for each expert."""
-    out: Tensor = _ExpertMLP.apply(x_MH, p_M, w1_EFH, w2_EHF, list(counts), activation, grouped)
+    """Return the weighted outputs [M, H] of `counts[e]` rows for each expert; `biases` are b1 [E, F] and b2 [E, H]."""
+    b1, b2 = biases or (None, None)
+    out: Tensor = _ExpertMLP.apply(x_MH, p_M, w1_EFH, w2_EHF, b1, b2, list(counts), activation, grouped)
     return out
 
 
 def expert_mlp_reference(
-    x_MH: Tensor, p_M: Tensor, w1_EFH: Tensor, w2_EHF: Tensor, counts: Sequence[int], activation: Function
+    x_MH: Tensor,
+    p_M: Tensor,
+    w1_EFH: Tensor,
+    w2_EHF: Tensor,
+    counts: Sequence[int],
+    activation: Function,
+    *,
+    biases: Biases | None = None,
 ) -> Tensor:
     """Return the same with autograd's own gradients."""
-    rows = zip(x_MH.split(list(counts)), p_M.split(list(counts)), w1_EFH, w2_EHF, strict=True)
-    return torch.cat([(activation(x @ w1.t()) * p.unsqueeze(-1)).to(x.dtype) @ w2.t() for x, p, w1, w2 in rows])
+    b1_EF, b2_EH = biases or (w1_EFH.new_zeros(w1_EFH.shape[:2]), w2_EHF.new_zeros(w2_EHF.shape[:2]))
+    rows = zip(x_MH.split(list(counts)), p_M.unsqueeze(-1).split(list(counts)), w1_EFH, w2_EHF, b1_EF, b2_EH, strict=True)
+    return torch.cat([(activation(x @ w1.t() + b1) * p).to(x.dtype) @ w2.t() + p * b2 for x, p, w1, w2, b1, b2 in rows])
 
 
 class _ExpertMLP(torch.autograd.Function):
@@ -44,6 +62,8 @@ class _ExpertMLP(torch.autograd.Function):
         p_M: Tensor,
         w1: nn.Parameter,
         w2: nn.Parameter,
+        b1: Tensor | None,
+        b2: Tensor | None,
         counts: list[int],
         activation: Function,
         grouped: bool,
@@ -53,15 +73,19 @@ class _ExpertMLP(torch.autograd.Function):
         z_MF, y_MH = x_MH.new_empty(len(x_MH), w1.shape[1]), torch.empty_like(x_MH)
         for rows, experts, part in _stretches(counts, grouped):
             product_each(x_MH[rows], w1[experts].transpose(1, 2), z_MF[rows], part)
+            if b1 is not None:
+                _add_each(z_MF[rows], b1[experts], part)
             a_MF = _weighted(activation(z_MF[rows]), p_M[rows])
             product_each(a_MF, w2[experts].transpose(1, 2), y_MH[rows], part)
-        ctx.save_for_backward(x_MH, p_M, w1, w2, z_MF)
+            if b2 is not None:
+                _add_each(y_MH[rows], b2[experts], part, p_M[rows])
+        ctx.save_for_backward(x_MH, p_M, w1, w2, z_MF, *([] if b2 is None else [b2]))
         return y_MH
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy_MH: Tensor) -> tuple[Tensor | None, ...]:
-        x_MH, p_M, w1, w2, z_MF = ctx.saved_tensors
+        x_MH, p_M, w1, w2, z_MF, *b2 = ctx.saved_tensors
         dx_MH, dp_M = torch.empty_like(x_MH), torch.empty_like(p_M)
         dz_MF, a_MF = torch.empty_like(z_MF), z_MF.new_empty(len(z_MF), w2.shape[2])
         for rows, experts, part in _stretches(ctx.counts, ctx.grouped):
@@ -75,13 +99,29 @@ class _ExpertMLP(torch.autograd.Function):
             (dz,) = torch.autograd.grad(plain, z, _weighted(da, p_M[rows]))
             dz_MF[rows] = dz
             product_each(dz, w1[experts], dx_MH[rows], part)
+        d_biases: tuple[Tensor | None, Tensor | None] = (None, None)
+        if b2:
+            for dy, dp, b in zip(dy_MH.split(ctx.counts), dp_M.split(ctx.counts), b2[0], strict=True):
+                dp += (dy @ b).to(dp.dtype)
+            d_biases = _sum_each(dz_MF, ctx.counts), _sum_each(_weighted(dy_MH, p_M), ctx.counts)
         d_w1 = weight_gradients(dz_MF, x_MH, ctx.counts, ctx.slots[0])
         d_w2 = weight_gradients(dy_MH, a_MF, ctx.counts, ctx.slots[1])
-        return dx_MH, dp_M, d_w1, d_w2, None, None, None
+        return dx_MH, dp_M, d_w1, d_w2, *d_biases, None, None, None
 
 
 def _weighted(a_MF: Tensor, p_M: Tensor) -> Tensor:
     return (a_MF * p_M.unsqueeze(-1)).to(a_MF.dtype)
+
+
+def _add_each(y_MF: Tensor, b_EF: Tensor, counts: Sequence[int], p_M: Tensor | None = None) -> None:
+    """Add each expert's bias to its rows, times p, in place."""
+    factors = [None] * len(counts) if p_M is None else p_M.unsqueeze(-1).split(list(counts))
+    for y, b, p in zip(y_MF.split(list(counts)), b_EF, factors, strict=True):
+        y += b if p is None else (p * b).to(y.dtype)
+
+
+def _sum_each(y_MF: Tensor, counts: Sequence[int]) -> Tensor:
+    return torch.stack([y.sum(0) for y in y_MF.split(list(counts))])
 
 
 def _stretches(counts: list[int], grouped: bool) -> list[tuple[slice, slice, list[int]]]:

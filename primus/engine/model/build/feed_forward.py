@@ -1,10 +1,12 @@
 """The feed-forward half of a layer, dense or sparse."""
 
-from torch import nn
+from collections.abc import Callable
+
+from torch import Tensor, nn
 
 from primus.engine.config.model import GATED_ACTIVATIONS, ModelConfig
 from primus.engine.config.moe import MoEConfig
-from primus.engine.kernels.activation import ACTIVATIONS
+from primus.engine.kernels.activation import ACTIVATIONS, gated_variant
 from primus.engine.model.build.parts import initial
 from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
 from primus.engine.model.mlp import MLP
@@ -12,7 +14,7 @@ from primus.engine.model.moe.dispatch import Dispatch, DispatchByExchange, Dispa
 from primus.engine.model.moe.experts import Experts
 from primus.engine.model.moe.layer import MoELayer
 from primus.engine.model.moe.router import Router
-from primus.engine.model.parameter import Place
+from primus.engine.model.parameter import Place, normal
 
 __all__ = ["feed_forward"]
 
@@ -33,14 +35,21 @@ def _moe(config: ModelConfig, place: Place) -> MoELayer:
         hidden=h,
         width=m.ffn_hidden_size or config.ffn_hidden_size,
         halves=2 if config.activation in GATED_ACTIVATIONS else 1,
-        activation=ACTIVATIONS[config.activation],
+        activation=_activation(config),
         initial=initial(config),
         deep=initial(config, deep=True),
+        bias=config.add_bias_linear,
         grouped=m.grouped_gemm,
     )
     shared = m.shared_expert_intermediate_size
     return MoELayer(
-        router=Router(place, m, h, initial=initial(config)),
+        router=Router(
+            place,
+            m,
+            h,
+            initial=initial(config),
+            initial_bias=normal(config.init.method_std) if config.add_bias_linear else None,
+        ),
         experts=experts,
         shared_experts=None if shared is None else _mlp(config, place, shared),
         dispatch=_dispatch(m, place),
@@ -67,3 +76,9 @@ def _mlp(config: ModelConfig, place: Place, f: int) -> MLP:
         activation=ACTIVATIONS[config.activation],
         linear_fc2=RowParallelLinear(place, f, h, bias=bias, initial=initial(config, deep=True), overlap=config.tp_overlap.fc2),
     )
+
+
+def _activation(config: ModelConfig) -> Callable[[Tensor], Tensor]:
+    if config.activation_clamp is None and not config.glu_linear_offset:
+        return ACTIVATIONS[config.activation]
+    return gated_variant(config.activation, clamp=config.activation_clamp, offset=config.glu_linear_offset)

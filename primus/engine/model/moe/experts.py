@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor, nn
 
 from primus.engine.kernels.expert_mlp import expert_mlp
-from primus.engine.model.parameter import Initial, Place, declare
+from primus.engine.model.parameter import Initial, Place, constant, declare
 from primus.engine.parallel.sharding import Sharding
 
 __all__ = ["Experts"]
@@ -14,13 +14,17 @@ __all__ = ["Experts"]
 class GroupedWeight(nn.Module):
     """The stack of one linear's matrices, [E, F, H]; a rank has those of its experts, and its part of each."""
 
-    def __init__(self, place: Place, experts: int, outputs: int, inputs: int, sharding: Sharding, initial: Initial) -> None:
+    def __init__(
+        self, place: Place, shape: tuple[int, int, int], sharding: Sharding, initial: Initial, *, bias: Sharding | None
+    ) -> None:
+        """`bias` is the sharding of one vector [F] an expert, if there is any."""
         super().__init__()
-        self.weight = declare(place, (experts, outputs, inputs), sharding, initial)
+        self.weight = declare(place, shape, sharding, initial)
+        self.bias = None if bias is None else declare(place, shape[:2], bias, constant(0.0))
 
 
 class Experts(nn.Module):
-    """linear_fc2(weight x activation(linear_fc1(x))) of each expert on its own rows."""
+    """linear_fc2(weight x activation(linear_fc1(x))) of each expert on its own rows; weights also multiply the last bias."""
 
     def __init__(
         self,
@@ -33,19 +37,25 @@ class Experts(nn.Module):
         activation: Callable[[Tensor], Tensor],
         initial: Initial,
         deep: Initial,
+        bias: bool,
         grouped: bool,
     ) -> None:
         """`halves` is 2 for gated activations; `deep` fills what writes into the residual stream.
+
+        With `bias` no ranks may share an expert: each would add the last one.
 
         With `grouped` all experts are multiplied at once, without it one after the other.
         """
         super().__init__()
         rows, columns = Sharding(dim=1, blocks=halves, is_expert=True), Sharding(dim=2, is_expert=True)
-        self.linear_fc1 = GroupedWeight(place, experts, halves * width, hidden, rows, initial)
-        self.linear_fc2 = GroupedWeight(place, experts, hidden, width, columns, deep)
+        assert not bias or place.etp.size == 1, "ranks that share an expert would each add its last bias"
+        first, last = (rows, Sharding(dim=None, is_expert=True)) if bias else (None, None)
+        self.linear_fc1 = GroupedWeight(place, (experts, halves * width, hidden), rows, initial, bias=first)
+        self.linear_fc2 = GroupedWeight(place, (experts, hidden, width), columns, deep, bias=last)
         self.activation, self.grouped = activation, grouped
 
     def forward(self, x_MH: Tensor, weights_M: Tensor, counts: Sequence[int]) -> Tensor:
         """Return the weighted outputs [M, H] of rows that are sorted by expert, `counts[e]` for each."""
-        w1, w2 = self.linear_fc1.weight, self.linear_fc2.weight
-        return expert_mlp(x_MH, weights_M, w1, w2, counts, self.activation, grouped=self.grouped)
+        w1, w2, b1, b2 = self.linear_fc1.weight, self.linear_fc2.weight, self.linear_fc1.bias, self.linear_fc2.bias
+        biases = None if b1 is None or b2 is None else (b1, b2)
+        return expert_mlp(x_MH, weights_M, w1, w2, counts, self.activation, grouped=self.grouped, biases=biases)

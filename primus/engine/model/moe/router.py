@@ -33,12 +33,14 @@ class Router(nn.Module):
     tokens_per_expert: Tensor | None
     """[E], what experts got on this rank since the bias moved."""
 
-    def __init__(self, place: Place, config: MoEConfig, hidden: int, *, initial: Initial) -> None:
+    def __init__(self, place: Place, config: MoEConfig, hidden: int, *, initial: Initial, initial_bias: Initial | None) -> None:
+        """Without `initial_bias` logits have no bias; `expert_bias` is another thing."""
         super().__init__()
         assert config.num_experts is not None
         self.config, self.streams = config, place.streams
         sharding = Sharding(dim=None, sequence_parallel_grad=place.sequence_parallel)
         self.weight = declare(place, (config.num_experts, hidden), sharding, initial)
+        self.bias = None if initial_bias is None else declare(place, (config.num_experts,), sharding, initial_bias)
         zeros = torch.zeros(config.num_experts, device=place.device) if config.router_enable_expert_bias else None
         self.register_buffer("expert_bias", zeros)
         self.register_buffer("tokens_per_expert", zeros if zeros is None else zeros.clone(), persistent=False)
@@ -70,7 +72,8 @@ class Router(nn.Module):
             with self.streams.fork("router"):
                 x_NH = x_NH * torch.empty_like(x_NH).uniform_(1.0 - eps, 1.0 + eps)
         dtype = getattr(torch, self.config.router_dtype) if self.config.router_dtype else x_NH.dtype
-        return x_NH.to(dtype) @ self.weight.to(dtype).t()
+        logits_NE = x_NH.to(dtype) @ self.weight.to(dtype).t()
+        return logits_NE if self.bias is None else logits_NE + self.bias.to(dtype)
 
     def _choose(self, logits_NE: Tensor) -> tuple[Tensor, Tensor]:
         c = self.config
