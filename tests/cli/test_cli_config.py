@@ -105,7 +105,7 @@ def test_explain_tells_meaning_type_defaults_target_and_status(primus):
     assert "changes  scheduler.lr_decay_style" in out
     assert "status   live" in out
     assert "range    at least 1\n" in primus("config", "explain", "--", "--micro-batch-size").out
-    assert "status   pending: " in primus("config", "explain", "num_experts").out
+    assert "status   pending: " in primus("config", "explain", "hc_mult").out
 
 
 def test_explain_an_unknown_key_proposes_the_nearest(primus):

@@ -1,4 +1,4 @@
-"""Presets pass the key checker silently: no value of ours is of a wrong type, and none warns or stops a run by itself."""
+"""Presets pass the key checker silently: no value of ours is of a wrong type, and none warns."""
 
 from pathlib import Path
 

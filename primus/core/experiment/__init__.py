@@ -17,7 +17,7 @@ from primus.core.experiment.experiment import FILE_WORDS, META, Experiment, Modu
 from primus.core.experiment.load import load_experiment, load_presets
 from primus.core.experiment.nearest import nearest
 from primus.core.experiment.presets import settings_of, shipped_presets
-from primus.core.experiment.value import Value, is_preset_source, shipped
+from primus.core.experiment.value import Value, first, is_preset_source, shipped
 
 __all__ = [
     "FILE_WORDS",
@@ -25,6 +25,7 @@ __all__ = [
     "Experiment",
     "Module",
     "Value",
+    "first",
     "is_preset_source",
     "load_experiment",
     "load_presets",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-__all__ = ["PRESET_PREFIX", "Node", "Tree", "Value", "flat", "is_preset_source", "merged", "plain", "shipped"]
+__all__ = ["PRESET_PREFIX", "Node", "Tree", "Value", "first", "flat", "is_preset_source", "merged", "plain", "shipped"]
 
 PRESET_PREFIX = "primus/configs/"
 """How the sources of values from presets shipped with Primus begin."""
@@ -59,6 +59,13 @@ def shipped(value: Value) -> Value | None:
     while found is not None and not is_preset_source(found.source):
         found = found.over
     return found
+
+
+def first(value: Value) -> Value:
+    """Return the oldest of the values that were replaced by one another: what the presets' common root says."""
+    while value.over is not None:
+        value = value.over
+    return value
 
 
 def flat(node: Node) -> Value:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from primus.core.experiment import FILE_WORDS, Value, nearest
+from primus.core.experiment import FILE_WORDS, Value, first, nearest
 from primus.core.experiment.scalars import read_scalar
 from primus.core.keys.key import Key
 from primus.core.keys.types import NotOfType, parse_type
@@ -28,20 +28,26 @@ class Checked:
 def check_params(
     keys: Mapping[str, Key], params: Mapping[str, Value], defaults: Mapping[str, Value]
 ) -> tuple[dict[str, Value], list[str], list[str]]:
-    """Return typed values, problems, and warnings; `defaults` are the values of the presets without the experiment."""
+    """Return typed values, problems, and warnings; `defaults` are the values of the presets without the experiment.
+
+    A preset of a family may change what has no effect. What is not built stops a run even if the preset asks for it: a pending
+    key's default is that of the presets' common root.
+    """
     checked = check_values(keys, params)
     warnings: list[str] = []
     missing = [name for name, key in keys.items() if name not in params and key.status != "removed"]
     if missing:
         checked.problems.append(_missing(missing))
     for name in list(checked.typed):
-        key, value = keys[name], checked.typed[name]
-        if key.status == "live" or _is_default(key, value.value, defaults.get(name)):
+        key, value, default = keys[name], checked.typed[name], defaults.get(name)
+        if default is not None and key.status == "pending":
+            default = first(default)
+        if key.status == "live" or _is_default(key, value.value, default):
             continue
         if key.status == "inert":
             warnings.append(f"{_where(name, value)} has no effect: {key.reason}.")
         else:
-            checked.problems.append(_refusal(key, value, defaults.get(name)))
+            checked.problems.append(_refusal(key, value, default))
             del checked.typed[name]
     return checked.typed, checked.problems, warnings
 

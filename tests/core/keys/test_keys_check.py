@@ -111,6 +111,21 @@ def test_a_pending_key_may_repeat_its_default():
     assert check(num_experts="None")[1] == []
 
 
+def test_a_preset_that_asks_for_what_is_not_built_is_refused_and_one_that_changes_an_inert_key_is_not():
+    family = {
+        "num_experts": Value(8, "primus/configs/family.yaml:1", DEFAULTS["num_experts"]),
+        "bert_head": Value(False, "primus/configs/family.yaml:2", DEFAULTS["bert_head"]),
+    }
+    presets = {**DEFAULTS, **family}
+    typed, problems, warnings = check_params(KEYS, presets, presets)
+    (problem,) = problems
+    assert problem.startswith(
+        "num_experts is not implemented yet: it is 8 (primus/configs/family.yaml:1); only its default null"
+    )
+    assert "num_experts" not in typed
+    assert warnings == []
+
+
 def test_a_key_without_any_value_names_the_presets_to_extend():
     params = {name: value for name, value in DEFAULTS.items() if name != "lr"}
     (problem,) = check_params(KEYS, params, DEFAULTS)[1]
