@@ -3,17 +3,18 @@
 A door is imported when it is used, so that a verb pays only for its own.
 """
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from primus.core.experiment import Experiment, Module
-from primus.core.keys import Key
+from primus.core.keys import Key, check_values
 from primus.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from primus.backends.megatron.argument_builder import Built
 
-__all__ = ["FRAMEWORKS", "build", "keys_of", "only_module", "sections_of"]
+__all__ = ["FRAMEWORKS", "build", "fewest_ranks", "keys_of", "only_module", "sections_of"]
 
 FRAMEWORKS = ("megatron",)
 """Frameworks that can be run."""
@@ -41,6 +42,14 @@ def build(experiment: Experiment, module: Module, world_size: int) -> "Built":
     from primus.backends.megatron.argument_builder import MegatronArgBuilder
 
     return MegatronArgBuilder(experiment, module, world_size, experiment.run_folder).build()
+
+
+def fewest_ranks(module: Module) -> int:
+    """Return the ranks of one model replica; wrong degrees count as 1 and are reported by the build."""
+    from primus.backends.megatron.patches.args.batch import DEGREES
+
+    typed = check_values(keys_of(str(module.framework.value)), module.params).typed
+    return math.prod(max(1, typed[key].value) for key in DEGREES if key in typed)
 
 
 def only_module(experiment: Experiment, role: str) -> Module:

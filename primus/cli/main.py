@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from primus import __version__
-from primus.cli import config, data, generate, pipeline, train
+from primus.cli import checkpoint, config, data, generate, pipeline, train
 from primus.cli.report import tell_error
 from primus.errors import PrimusError
 
@@ -27,6 +27,7 @@ app.add_typer(train.app)
 app.add_typer(config.app)
 app.add_typer(data.app)
 app.add_typer(pipeline.app)
+app.add_typer(checkpoint.app)
 app.add_typer(generate.app)
 
 

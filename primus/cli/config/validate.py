@@ -3,17 +3,15 @@
 Data, tokenizer and checkpoints need not be on the machine where an experiment is written: `train --dry-run` looks at those.
 """
 
-import math
 import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from primus.cli.doors import build, keys_of
+from primus.cli.doors import build, fewest_ranks
 from primus.cli.report import tell, tell_error
-from primus.core.experiment import Experiment, Module, load_experiment
-from primus.core.keys import check_values
+from primus.core.experiment import Experiment, load_experiment
 from primus.core.launch import check_numbers
 from primus.errors import EXIT_INPUT, ConfigError, InputError
 
@@ -53,7 +51,7 @@ def _checked_modules(experiment: Experiment, asked: int | None) -> tuple[list[st
     summaries: list[str] = []
     notices: list[str] = []
     for role, module in experiment.modules.items():
-        ranks = asked or _fewest_ranks(module)
+        ranks = asked or fewest_ranks(module)
         try:
             built = build(experiment, module, ranks)
         except InputError as error:
@@ -64,11 +62,3 @@ def _checked_modules(experiment: Experiment, asked: int | None) -> tuple[list[st
     if problems:
         raise ConfigError(dict.fromkeys(problems))
     return summaries, notices
-
-
-def _fewest_ranks(module: Module) -> int:
-    """Return the ranks of one model replica; wrong degrees count as 1 and are reported by the build."""
-    from primus.backends.megatron.patches.args.batch import DEGREES
-
-    typed = check_values(keys_of(str(module.framework.value)), module.params).typed
-    return math.prod(max(1, typed[key].value) for key in DEGREES if key in typed)

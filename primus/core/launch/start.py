@@ -19,7 +19,7 @@ from primus.log import log_file
 from primus.run_config import write_config
 from primus.run_lock import check_free
 
-__all__ = ["become", "sample_command", "start"]
+__all__ = ["become", "exchange_command", "sample_command", "start"]
 
 Become = Callable[[list[str], Mapping[str, str]], None]
 
@@ -59,6 +59,12 @@ def sample_command(config: Path, options: Mapping[str, object]) -> list[str]:
     """Return the command that samples from a run; `options` are the words of `primus.engine.generate`."""
     words = [f"{name}={value}" for name, value in options.items()]
     return [sys.executable, "-m", "primus.engine.generate", str(config), *words]
+
+
+def exchange_command(verb: str, source: Path, out: Path, options: Mapping[str, object]) -> list[str]:
+    """Return the command that imports or exports weights; verb and options are words of `primus.engine.exchange`."""
+    words = [f"{name}={value}" for name, value in options.items()]
+    return [sys.executable, "-m", "primus.engine.exchange", verb, str(source), f"--out={out}", *words]
 
 
 def _write_config(container: str, run_folder: Path) -> str:

@@ -8,11 +8,12 @@ loads what any other saved, and tensors are filled in place.
 
 import math
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,11 +35,22 @@ from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.sharding import Shards
 from primus.errors import InputError
 
-__all__ = ["Stored", "load_packed", "load_tensors", "read_metadata", "save_tensors", "stored_tensors"]
+__all__ = [
+    "Piece",
+    "Stored",
+    "load_packed",
+    "load_tensors",
+    "read_metadata",
+    "save_pieces",
+    "save_tensors",
+    "stored_tensors",
+]
 
 METADATA = ".metadata"
 NUM_FILES = 2
 """Files of a rank, written by as many threads."""
+PIECES_FILE_BYTES = 4 << 30
+"""Pieces that are written one after the other begin another file beyond this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +59,14 @@ class Stored:
 
     global_shape: tuple[int, ...]
     dtype: torch.dtype
+
+
+class Piece(NamedTuple):
+    """A rectangle of a tensor, for a process that writes a checkpoint alone."""
+
+    name: str
+    box: Box
+    data: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +94,25 @@ def save_tensors(
         written = [item for _, items in results for item in items]
         records.append(_write_metadata(folder / METADATA, _metadata(held, written)))
     return records
+
+
+def save_pieces(folder: Path, tensors: Mapping[str, Stored], pieces: Iterable[Piece]) -> list[Record]:
+    """Write pieces that together are the tensors, each as soon as it comes, and return the records of the files."""
+    records: list[Record] = []
+    written: list[_Written] = []
+    total = 0
+
+    def file_of(piece: Piece) -> int:
+        nonlocal total
+        total += piece.data.nbytes
+        return (total - piece.data.nbytes) // PIECES_FILE_BYTES
+
+    for number, group in groupby(pieces, file_of):
+        record, items = _write_file(folder / f"__0_{number}.distcp", group)
+        records.append(record)
+        written += items
+    held = {name: Held(one.global_shape, one.dtype, ()) for name, one in tensors.items()}
+    return [*records, _write_metadata(folder / METADATA, _metadata([held], written))]
 
 
 def read_metadata(folder: Path, checksums: Checksums) -> Metadata:
@@ -146,7 +185,7 @@ def _num_bytes(data: Tensor | bytes) -> int:
     return data.nbytes if isinstance(data, Tensor) else len(data)
 
 
-def _write_file(path: Path, items: Sequence[tuple[str, Box | None, Tensor | bytes]]) -> tuple[Record, list[_Written]]:
+def _write_file(path: Path, items: Iterable[tuple[str, Box | None, Tensor | bytes]]) -> tuple[Record, list[_Written]]:
     file, written = ItemFile(path), list[_Written]()
     try:
         for name, box, data in items:
@@ -157,7 +196,7 @@ def _write_file(path: Path, items: Sequence[tuple[str, Box | None, Tensor | byte
                     file.write(data)
             written.append(_Written(name, box, _StorageInfo(path.name, start, file.position - start)))
         return file.close(), written
-    except OSError:
+    except BaseException:
         file.abandon()
         raise
 

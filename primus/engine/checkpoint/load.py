@@ -27,9 +27,22 @@ from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.sharding import Shards
 from primus.errors import InputError
 
-__all__ = ["Loaded", "load_checkpoint", "load_weights"]
+__all__ = ["Loaded", "Source", "load_checkpoint", "load_weights", "open_checkpoint"]
 
 log = logging.getLogger(__name__)
+
+
+class Source(Protocol):
+    """A checkpoint on disk, opened by this rank."""
+
+    common: Mapping[str, Any]
+    is_shared: bool
+    """Every rank sees the same tensors in it."""
+
+    def shapes(self) -> dict[str, tuple[int, ...]]: ...
+    def dtypes(self) -> dict[str, torch.dtype]: ...
+    def load(self, tensors: Mapping[str, Shards]) -> None: ...
+    def rng(self, mesh: Mesh, data_rank: int) -> dict[str, Any] | None: ...
 
 
 @dataclass(slots=True)
@@ -56,12 +69,14 @@ def load_checkpoint(
     container: Mapping[str, Any],
     mesh: Mesh,
     on_weights: Callable[[], None],
+    adapt: Callable[[Source], Source] = lambda source: source,
 ) -> Loaded:
     """Fill `model` and, if it is wanted and there, `optimizer` in place. InputError lists everything that does not fit.
 
-    `on_weights` is called between the two: main weights that the checkpoint lacks can then follow the model's.
+    `on_weights` is called between the two: main weights that the checkpoint lacks can then follow the model's. `adapt` may
+    give a checkpoint of another model the shapes of this one.
     """
-    source = LocalSource(start, config, mesh) if start.is_local else _open(start.folder, mesh, config)
+    source = adapt(LocalSource(start, config, mesh) if start.is_local else open_checkpoint(start.folder, mesh, config))
     common = source.common
     loaded = Loaded(TrainState() if start.weights_only else TrainState.from_dict(common["state"]))
     # A total of work done, not a position: it goes on counting through a fresh start from these weights.
@@ -94,23 +109,10 @@ def load_checkpoint(
 
 def load_weights(folder: Path, model: Mapping[str, Shards], *, mesh: Mesh) -> None:
     """Fill the weights in place, whatever the format; every one must be there."""
-    source = _open(folder, mesh, None)
+    source = open_checkpoint(folder, mesh, None)
     found = _compare(source, model, mesh, with_optimizer=False)
     _refuse(folder, CheckpointConfig(), [], found)
     everywhere(mesh.world, lambda: source.load(model))
-
-
-class _Source(Protocol):
-    """A checkpoint on disk, opened by this rank."""
-
-    common: Mapping[str, Any]
-    is_shared: bool
-    """Every rank sees the same tensors in it."""
-
-    def shapes(self) -> dict[str, tuple[int, ...]]: ...
-    def dtypes(self) -> dict[str, torch.dtype]: ...
-    def load(self, tensors: Mapping[str, Shards]) -> None: ...
-    def rng(self, mesh: Mesh, data_rank: int) -> dict[str, Any] | None: ...
 
 
 class _DistSource:
@@ -159,7 +161,7 @@ class _TorchSource:
         return None if packed is None else unpack(memoryview(packed), self._folder, "rng_state")
 
 
-def _open(folder: Path, mesh: Mesh, config: CheckpointConfig | None) -> _Source:
+def open_checkpoint(folder: Path, mesh: Mesh, config: CheckpointConfig | None) -> Source:
     """Open a checkpoint on all ranks; `config` None accepts either format."""
 
     def look() -> tuple[str, Checksums]:
@@ -176,13 +178,13 @@ def _open(folder: Path, mesh: Mesh, config: CheckpointConfig | None) -> _Source:
         return found, checksums
 
     kind, checksums = on_first(mesh.world, look)
-    opened: list[_Source] = []
+    opened: list[Source] = []
     make = (lambda: _DistSource(folder, checksums)) if kind == "torch_dist" else lambda: _TorchSource(folder, checksums, mesh)
     everywhere(mesh.world, lambda: opened.append(make()))
     return opened[0]
 
 
-def _compare(source: _Source, wanted: Mapping[str, Shards], mesh: Mesh, *, with_optimizer: bool) -> Difference:
+def _compare(source: Source, wanted: Mapping[str, Shards], mesh: Mesh, *, with_optimizer: bool) -> Difference:
     """Compare over all ranks: a pipeline stage asks for its part only, and a rank's file holds its part only."""
     ours = {name: tuple(shards.global_shape) for name, shards in wanted.items()}
     theirs = source.shapes() if mesh.rank == 0 or not source.is_shared else {}
@@ -204,7 +206,7 @@ def _refuse(folder: Path, config: CheckpointConfig, architecture: list[str], fou
         raise InputError(problems)
 
 
-def _take_rng(start: Start, source: _Source, mesh: Mesh, loaded: Loaded) -> None:
+def _take_rng(start: Start, source: Source, mesh: Mesh, loaded: Loaded) -> None:
     """Data-parallel ranks draw alike, so a run with more or fewer of them goes on from the first one's states."""
     if not start.load_rng or not source.common["has_rng"]:
         return
@@ -217,7 +219,7 @@ def _take_rng(start: Start, source: _Source, mesh: Mesh, loaded: Loaded) -> None
     loaded.rng = states[0]
 
 
-def _report(start: Start, config: CheckpointConfig, source: _Source, model: Mapping[str, Shards], loaded: Loaded) -> None:
+def _report(start: Start, config: CheckpointConfig, source: Source, model: Mapping[str, Shards], loaded: Loaded) -> None:
     """Say what came back and why the rest did not."""
     common, why = source.common, "finetune" if config.finetune else "weights only"
     done, left = ["weights"], []

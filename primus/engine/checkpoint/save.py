@@ -25,7 +25,7 @@ from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.sharding import Shards
 from primus.errors import RunError
 
-__all__ = ["COMMON", "Contents", "rng_name", "save_checkpoint", "save_non_persistent", "saved_layout"]
+__all__ = ["COMMON", "Contents", "rng_name", "save_checkpoint", "save_non_persistent", "saved_layout", "seal"]
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +115,13 @@ def _forget_later(base: Path, iteration: int, config: CheckpointConfig, mesh: Me
         prune(rank_folder(Path(local), mesh.rank), after=iteration)
 
 
+def seal(temporary: Path, records: list[Record], common: Mapping[str, Any]) -> None:
+    """Add what a `torch_dist` checkpoint holds once: what all ranks have in common, checksums, and last the metadata."""
+    records = [*records, save_object(temporary / COMMON, {"checkpoint_version": VERSION, **common})]
+    Checksums.write(temporary, records)
+    folder.write_durably(temporary / folder.METADATA, json.dumps(_BACKENDS).encode())
+
+
 def saved_layout(mesh: Mesh) -> dict[str, Any]:
     """Return what random states depend on."""
     layout = mesh.layout
@@ -163,10 +170,9 @@ def _common(config: CheckpointConfig, contents: Contents, mesh: Mesh) -> dict[st
 def _complete(temporary: Path, config: CheckpointConfig, contents: Contents, records: list[Record], mesh: Mesh) -> Path:
     """Add what is written once, then publish: checksums, metadata last, rename, tracker."""
     if config.ckpt_format == "torch_dist":
-        records = [*records, save_object(temporary / COMMON, _common(config, contents, mesh))]
-    Checksums.write(temporary, records)
-    if config.ckpt_format == "torch_dist":
-        folder.write_durably(temporary / folder.METADATA, json.dumps(_BACKENDS).encode())
+        seal(temporary, records, _common(config, contents, mesh))
+    else:
+        Checksums.write(temporary, records)
     return folder.publish(temporary.parent, contents.state.iteration, temporary)
 
 

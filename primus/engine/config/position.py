@@ -22,12 +22,20 @@ class PositionConfig:
     """Share of a head's channels that is rotated."""
     rotary_interleaved: bool = False
     """Rotate neighbouring channels instead of the two halves."""
+    unrotated_layers: tuple[int, ...] = ()
+    """Numbers of the layers that rotate nothing."""
+    temperature_scale: float = 0.0
+    """Layers that rotate nothing: how fast queries grow with their position; 0: they do not."""
+    temperature_floor: int = 8192
+    """Positions of a step of that growth."""
     interpolation_factor: float | None = None
     """Positions are divided by it (`rotary_seq_len_interpolation_factor`)."""
     use_rope_scaling: bool = False
     """Llama-3 frequency scaling."""
     rope_scaling_factor: float = 8.0
     """Factor of the Llama-3 scaling."""
+    rope_scaling_context: int = 8192
+    """Llama-3 scaling: context length of the original training."""
     yarn_scaling_factor: float = 1.0
     """YaRN context extension factor (`rotary_scaling_factor`)."""
     yarn_original_max_position_embeddings: int = 4096

@@ -1,0 +1,98 @@
+"""`primus checkpoint import-hf | export-hf`: between folders of Hugging Face and checkpoints of ours.
+
+What is wrong with `config.json` or an experiment is said here; the weights move in a process of their own, which writes into
+a folder that gets its name only when all is there.
+"""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from primus.cli.doors import build, fewest_ranks, only_module
+from primus.core.experiment import load_experiment
+from primus.core.launch.start import exchange_command
+from primus.engine.checkpoint.hf.likeness import differences
+from primus.engine.checkpoint.hf.new_folder import new_folder
+from primus.engine.checkpoint.hf.read import CONFIG, ORIGINAL, model_of, read_config
+from primus.engine.config.model import ModelConfig
+from primus.errors import ConfigError
+
+__all__ = ["app"]
+
+app = typer.Typer(name="checkpoint", help="Exchange weights with Hugging Face folders.", no_args_is_help=True)
+
+PRESET = "model.yaml"
+_TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.json")
+
+Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder to make.", show_default=False)]
+
+
+@app.command("import-hf")
+def import_hf(
+    hf_path: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Folder with config.json and safetensors.", show_default=False)
+    ],
+    out: Out,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Experiment whose model the weights must be of.", show_default=False)
+    ] = None,
+) -> None:
+    """Make a checkpoint of a Hugging Face folder, and a preset of its model beside it."""
+    file = hf_path / CONFIG
+    family, model = model_of(read_config(hf_path), str(file))
+    if config is not None:
+        _check_experiment(config, model, file)
+    has_tokenizer = any((hf_path / name).is_file() for name in _TOKENIZER)
+    with new_folder(out) as folder:
+        preset = _preset(model, family, hf_path, out.absolute() / ORIGINAL if has_tokenizer else None)
+        (folder / PRESET).write_text(preset, encoding="utf-8")
+        _run(exchange_command("import", hf_path, folder, {}))
+    typer.echo(f"{out}: a {family} of {model.num_layers} layers; a run starts from it with")
+    typer.echo(f"  model: {out.absolute() / PRESET}")
+    typer.echo(f"  pretrained_checkpoint: {out.absolute()}")
+
+
+@app.command("export-hf")
+def export_hf(
+    checkpoint: Annotated[
+        Path, typer.Argument(metavar="CKPT", help="Folder that a run saves into, or one checkpoint in it.", show_default=False)
+    ],
+    out: Out,
+    hf_path: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Folder that the weights once came from; its other files go on.", show_default="if known"
+        ),
+    ] = None,
+) -> None:
+    """Make a Hugging Face folder of a checkpoint."""
+    with new_folder(out) as folder:
+        _run(exchange_command("export", checkpoint, folder, {} if hf_path is None else {"--original": hf_path}))
+    typer.echo(str(out))
+
+
+def _run(command: list[str]) -> None:
+    """Move weights; an error has been told there."""
+    code = subprocess.run(command, check=False).returncode
+    if code:
+        raise typer.Exit(code if code > 0 else 3)
+
+
+def _preset(model: ModelConfig, family: str, source: Path, tokenizer: Path | None) -> str:
+    from primus.backends.megatron.model_preset import preset_text
+
+    opening = f"The {family} of {source.absolute()}"
+    return preset_text(model, opening=opening, tokenizer=None if tokenizer is None else str(tokenizer))
+
+
+def _check_experiment(file: Path, model: ModelConfig, where: Path) -> None:
+    """ConfigError lists the fields in which an experiment's model is another one."""
+    experiment = load_experiment(file, (), os.environ)
+    module = only_module(experiment, "pre_trainer")
+    ours = build(experiment, module, fewest_ranks(module)).config.model
+    problems = [f"{file}: model.{path} is {value}, and {their} in {where}" for path, value, their in differences(ours, model)]
+    if problems:
+        raise ConfigError(problems)

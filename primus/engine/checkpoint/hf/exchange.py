@@ -1,0 +1,197 @@
+"""`import_hf` and `export_hf`: between a folder of the transformers library and a checkpoint of ours.
+
+Both go tensor by tensor, experts one by one on the way in, so that a model of any size passes through the memory of one
+tensor. Values are copied bit by bit in their dtype.
+"""
+
+import json
+import logging
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from primus.engine.checkpoint import dist_format
+from primus.engine.checkpoint.compare import difference, refusal
+from primus.engine.checkpoint.dist_format import Piece, Stored
+from primus.engine.checkpoint.dist_plan import Box
+from primus.engine.checkpoint.folder import RELEASE, TRACKER, format_of, iteration_folder, newest, read_tracker, write_durably
+from primus.engine.checkpoint.hf.describe import described
+from primus.engine.checkpoint.hf.forms import runs
+from primus.engine.checkpoint.hf.likeness import differences
+from primus.engine.checkpoint.hf.names import listed, row_of
+from primus.engine.checkpoint.hf.read import CONFIG, ORIGINAL, model_of, read_config
+from primus.engine.checkpoint.hf.target import Planned, write_safetensors
+from primus.engine.checkpoint.hf.weights import HFWeights, their_tensors
+from primus.engine.checkpoint.load import open_checkpoint
+from primus.engine.checkpoint.save import saved_layout, seal
+from primus.engine.checkpoint.state import TrainState
+from primus.engine.config import ParallelConfig, PipelineConfig, RecomputeConfig
+from primus.engine.config.model import ModelConfig
+from primus.engine.config.serialize import from_dict, to_dict
+from primus.engine.model.builder import build_model
+from primus.engine.parallel.mesh import single_mesh
+from primus.engine.parallel.random import RandomStreams
+from primus.engine.parallel.sharding import Chunk, Shards, buffer_shards, global_parameters, weight_shards
+from primus.errors import InputError
+
+__all__ = ["export_hf", "global_shapes", "import_hf"]
+
+log = logging.getLogger(__name__)
+
+MAX_FILE_BYTES = 5_000_000_000
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".index.json")
+
+
+def import_hf(source: Path, out: Path, *, container: Mapping[str, Any] | None = None) -> None:
+    """Write the checkpoint of a model into the empty folder `out`; InputError if the folder does not hold what it says.
+
+    `container` is what the checkpoint says of the run that it comes from; by default, the model alone.
+    """
+    family, model = model_of(read_config(source), str(source / CONFIG))
+    shapes = global_shapes(model)
+    weights = HFWeights(source, family, model, shapes)
+    if weights.not_used:
+        log.warning("NOT imported, the model has no part for them: %s", listed(weights.not_used))
+    folder = out / RELEASE
+    folder.mkdir()
+    stored = {name: Stored(shape, weights.dtype(name)) for name, shape in shapes.items()}
+    records = dist_format.save_pieces(folder, stored, _pieces(family, weights, stored))
+    common = {
+        "iteration": 0,
+        "state": TrainState().to_dict(),
+        "container": dict(container or {"model": to_dict(model)}),
+        "saved_layout": saved_layout(single_mesh()),
+        "optimizer_common": None,
+        "has_rng": False,
+    }
+    seal(folder, records, common)
+    _copy_others(source, out / ORIGINAL)
+    write_durably(out / TRACKER, RELEASE.encode())
+
+
+def export_hf(checkpoint: Path, out: Path, *, original: Path | None = None, max_file_bytes: int = MAX_FILE_BYTES) -> None:
+    """Write weights, `config.json` and tokenizer of a checkpoint into the empty folder `out`.
+
+    `original` is the folder that the weights came from, whose other files go on; an imported checkpoint, and a run that takes
+    its tokenizer from such a folder, know it. InputError if no known family is the model, or the checkpoint lacks weights.
+    """
+    folder = _newest(checkpoint)
+    source = open_checkpoint(folder, single_mesh(), None)
+    container = source.common["container"]
+    model: ModelConfig = from_dict(container["model"], ModelConfig, "model")
+    shapes, held = global_shapes(model), source.shapes()
+    problems = refusal(folder, difference(shapes, held, with_optimizer=False), "raise_all")
+    if problems:
+        raise InputError(problems)
+    dtypes = source.dtypes()
+    dtype = str(dtypes["embedding.word_embeddings.weight"]).removeprefix("torch.")
+    original = original or _known_original(checkpoint, container)
+    family, content = described(model, dtype) if original is None else _as_original(original, model, dtype)
+    plan = {
+        theirs: Planned(shape, dtypes[name])
+        for name, ours in shapes.items()
+        for theirs, shape in their_tensors(family, name, ours, model).items()
+    }
+
+    def tensors() -> Iterator[tuple[str, Tensor]]:
+        for name, shape in shapes.items():
+            theirs = {n: torch.empty(s, dtype=dtypes[name]) for n, s in their_tensors(family, name, shape, model).items()}
+            source.load({name: _scattered(family, name, shape, theirs, model)})
+            yield from theirs.items()
+
+    write_safetensors(out, plan, tensors(), max_file_bytes=max_file_bytes)
+    write_durably(out / CONFIG, (json.dumps(content, indent=2) + "\n").encode())
+    if original is not None:
+        _copy_others(original, out)
+
+
+def global_shapes(model: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of all tensors of a whole model, padding left out; nothing is allocated for its matrices."""
+    mesh = single_mesh()
+    whole = replace(
+        model,
+        seq_length=1,
+        parallel=ParallelConfig(),
+        pipeline=PipelineConfig(),
+        recompute=RecomputeConfig(),
+        init=replace(model.init, meta_device=True),
+    )
+    chunks = build_model(
+        whole, mesh=mesh, dtype=torch.float32, device="cpu", seed=0, streams=RandomStreams(0, mesh.coordinates)
+    )
+    shards = {**weight_shards(global_parameters(chunks), mesh), **buffer_shards(chunks)}
+    return {name: each.global_shape for name, each in shards.items()}
+
+
+def _pieces(family: str, weights: HFWeights, stored: Mapping[str, Stored]) -> Iterator[Piece]:
+    """Read one tensor after the other; a stack of experts one by one, so that a rank later reads those that it holds."""
+    for name, tensor in stored.items():
+        row, shape = row_of(family, name), tensor.global_shape
+        is_stack = row is not None and row.is_of_experts
+        for number in range(shape[0]) if is_stack else (0,):
+            sizes = (1, *shape[1:]) if is_stack else shape
+            box = Box((number, *(0 for _ in shape[1:])), sizes)
+            data = torch.empty(sizes, dtype=tensor.dtype)
+            weights.load({name: Shards(shape, tensor.dtype, [Chunk(box.offsets, data)])})
+            yield Piece(name, box, data)
+
+
+def _scattered(family: str, name: str, shape: tuple[int, ...], theirs: Mapping[str, Tensor], model: ModelConfig) -> Shards:
+    """Return our tensor as rectangles that lie in theirs: loading it fills them."""
+    row = row_of(family, name)
+    assert row is not None
+    chunks = []
+    for number in range(shape[0]) if row.is_of_experts else (None,):
+        before = () if number is None else (number,)
+        rows, *others = shape[len(before) :]
+        for run in runs(row.form, rows, model):
+            part = theirs[row.theirs[run.part].format(e=number)][run.theirs : run.theirs + run.length]
+            data = part if number is None else part.unsqueeze(0)
+            chunks.append(Chunk((*before, run.ours, *(0 for _ in others)), data))
+    return Shards(shape, next(iter(theirs.values())).dtype, chunks)
+
+
+def _newest(checkpoint: Path) -> Path:
+    """Return the folder of a checkpoint: given itself, or the newest under it."""
+    if format_of(checkpoint):
+        return checkpoint
+    if read_tracker(checkpoint) == RELEASE and format_of(checkpoint / RELEASE):
+        return checkpoint / RELEASE
+    iteration, notice = newest(checkpoint)
+    if iteration is None:
+        raise InputError(f"{checkpoint} holds no complete checkpoint; give the folder that a run saves into, or one of its own")
+    if notice:
+        log.warning("%s", notice)
+    return iteration_folder(checkpoint, iteration)
+
+
+def _known_original(checkpoint: Path, container: Mapping[str, Any]) -> Path | None:
+    candidates = [checkpoint / ORIGINAL, checkpoint.parent / ORIGINAL]
+    tokenizer = container.get("tokenizer", {}).get("model")
+    if tokenizer:
+        candidates.append(Path(tokenizer))
+    return next((folder for folder in candidates if (folder / CONFIG).is_file()), None)
+
+
+def _as_original(original: Path, model: ModelConfig, dtype: str) -> tuple[str, dict[str, Any]]:
+    """Return the family and the `config.json` of the original, but for the dtype; InputError if that is another model."""
+    content, where = read_config(original), original / CONFIG
+    family, theirs = model_of(content, str(where))
+    problems = [f"{path} is {ours} in the checkpoint and {its} in {where}" for path, ours, its in differences(model, theirs)]
+    if problems:
+        raise InputError([*problems, f"the weights are not of the model in {original}; --hf-path gives another folder"])
+    return family, {**content, "dtype" if "dtype" in content else "torch_dtype": dtype}
+
+
+def _copy_others(source: Path, target: Path) -> None:
+    """Copy the files that are no weights: tokenizer, generation settings, licence; `config.json` if it is not there."""
+    target.mkdir(exist_ok=True)
+    for file in sorted(source.iterdir()):
+        belongs = file.is_file() and not file.name.startswith(".") and not file.name.endswith(_WEIGHTS)
+        if belongs and not (target / file.name).exists():
+            shutil.copyfile(file, target / file.name)

@@ -1,0 +1,116 @@
+"""`HFWeights`: the tensors of a folder under our names, as rectangles of global tensors.
+
+So a rank of any layout fills what it holds, and reads nothing else; an import fills one tensor after the other.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from primus.engine.checkpoint.hf.forms import runs, their_rows
+from primus.engine.checkpoint.hf.names import Row, is_ignored, listed, row_of
+from primus.engine.checkpoint.hf.source import DTYPES, HFFolder
+from primus.engine.config.model import ModelConfig
+from primus.engine.parallel.sharding import Shards
+from primus.errors import InputError
+
+__all__ = ["HFWeights", "their_tensors"]
+
+Shape = tuple[int, ...]
+
+
+class HFWeights:
+    """Weights of a family on disk, for a model of ours."""
+
+    def __init__(self, folder: Path, family: str, model: ModelConfig, shapes: Mapping[str, Shape]) -> None:
+        """`shapes` are those of all our tensors. InputError names all that is missing, left over, or of another shape."""
+        self._family, self._model, self._shapes = family, model, shapes
+        self._source = HFFolder(folder)
+        wanted = {
+            name: shape for ours, shape in shapes.items() for name, shape in their_tensors(family, ours, shape, model).items()
+        }
+        unused = [name for name in self._source.shapes if name not in wanted]
+        self.not_used = tuple(name for name in unused if is_ignored(name, model))
+        """Tensors that no part of ours is made of, and that need not be."""
+        problems = _problems(folder, self._source, wanted, [name for name in unused if name not in self.not_used])
+        if problems:
+            raise InputError(problems)
+
+    def dtype(self, name: str) -> torch.dtype:
+        """Return the dtype that holds the values of our tensor exactly."""
+        parts = their_tensors(self._family, name, self._shapes[name], self._model)
+        dtypes = [DTYPES[self._source.dtypes[part]] for part in parts]
+        result = dtypes[0]
+        for other in dtypes[1:]:
+            result = torch.promote_types(result, other)
+        return result
+
+    def load(self, tensors: Mapping[str, Shards]) -> None:
+        """Fill rectangles in place."""
+        with torch.no_grad():
+            for name, shards in tensors.items():
+                row = _row(self._family, name)
+                for chunk in shards.chunks:
+                    for theirs, data, offsets in _matrices(row, chunk.data, chunk.offsets):
+                        self._fill(row, theirs, data, offsets, shards.global_shape[-data.dim()])
+
+    def _fill(self, row: Row, theirs: Sequence[str], data: Tensor, offsets: Sequence[int], rows: int) -> None:
+        first, *others = zip(offsets, data.shape, strict=True)
+        columns = tuple(slice(start, start + size) for start, size in others)
+        begin, end = first[0], first[0] + first[1]
+        for run in runs(row.form, rows, self._model):
+            low, high = max(run.ours, begin), min(run.ours + run.length, end)
+            if low < high:
+                start = run.theirs + low - run.ours
+                part = self._source.read(theirs[run.part], (slice(start, start + high - low), *columns))
+                data[low - begin : high - begin].copy_(part)
+
+
+def their_tensors(family: str, name: str, shape: Shape, model: ModelConfig) -> dict[str, Shape]:
+    """Return names and shapes of the tensors that one of ours is made of."""
+    row = _row(family, name)
+    experts = range(shape[0]) if row.is_of_experts else range(1)
+    matrix = shape[1:] if row.is_of_experts else shape
+    rows = their_rows(row.form, matrix[0], model)
+    return {
+        theirs.format(e=expert): (count, *matrix[1:])
+        for expert in experts
+        for theirs, count in zip(row.theirs, rows, strict=True)
+    }
+
+
+def _row(family: str, name: str) -> Row:
+    row = row_of(family, name)
+    if row is None:
+        raise InputError(f"no model of the family {family} has {name}")
+    return row
+
+
+def _matrices(row: Row, data: Tensor, offsets: Shape) -> Iterator[tuple[list[str], Tensor, Shape]]:
+    """Yield the rectangle, or that of each expert in it, with the names of what fills it."""
+    if not row.is_of_experts:
+        yield list(row.theirs), data, offsets
+        return
+    for number, matrix in enumerate(data, offsets[0]):
+        yield [theirs.format(e=number) for theirs in row.theirs], matrix, offsets[1:]
+
+
+def _problems(folder: Path, source: HFFolder, wanted: Mapping[str, Shape], left: Sequence[str]) -> list[str]:
+    missing = [name for name in wanted if name not in source.shapes]
+    problems = [
+        f"{folder}: {name} has shape {list(source.shapes[name])}, and config.json asks for {list(shape)}"
+        for name, shape in wanted.items()
+        if source.shapes.get(name, shape) != shape
+    ]
+    problems += [
+        f"{folder}: {name} is of dtype {source.dtypes[name]}; weights of {', '.join(DTYPES)} are read, quantised ones are not"
+        for name in wanted
+        if source.dtypes.get(name, "F32") not in DTYPES
+    ]
+    if missing:
+        problems.append(f"{folder}: {len(missing)} tensors that config.json asks for are missing: {listed(missing)}")
+    if left:
+        problems.append(f"{folder}: {len(left)} tensors have no place in the model of config.json: {listed(left)}")
+    return problems

@@ -1,0 +1,86 @@
+"""`primus checkpoint import-hf | export-hf`."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import TINY, Primus
+
+RECORDED = Path(__file__).parents[1] / "data" / "hf"
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Move weights in this process: another one would import torch first."""
+    from primus.engine import exchange
+
+    def run(command: list[str], *, check: bool) -> "subprocess.CompletedProcess[bytes]":
+        assert command[:3] == [sys.executable, "-m", "primus.engine.exchange"]
+        return subprocess.CompletedProcess(command, exchange.main(command[3:]))
+
+    monkeypatch.setattr("primus.cli.checkpoint.subprocess.run", run)
+    monkeypatch.setattr("primus.log.configure", lambda **_: None)
+
+
+@pytest.mark.slow  # a process imports torch
+def test_a_folder_comes_in_and_a_run_takes_its_preset(primus: Primus, folder: Path) -> None:
+    done = primus("checkpoint", "import-hf", "--hf-path", str(RECORDED / "llama"), "--out", "ckpt")
+    assert (done.code, done.err) == (0, "")
+    assert f"pretrained_checkpoint: {folder / 'ckpt'}" in done.out
+    assert sorted(each.name for each in (folder / "ckpt").iterdir()) == [
+        "huggingface",
+        "latest_checkpointed_iteration.txt",
+        "model.yaml",
+        "release",
+    ]
+    experiment = yaml.safe_load(TINY)
+    experiment["modules"]["pre_trainer"]["model"] = "ckpt/model.yaml"
+    (folder / "exp.yaml").write_text(yaml.safe_dump(experiment))
+    assert primus("config", "validate", "exp.yaml").code == 0
+
+
+@pytest.mark.usefixtures("here")
+def test_a_checkpoint_goes_out(primus: Primus, folder: Path) -> None:
+    words = ("--hf-path", str(RECORDED / "llama"))
+    assert primus("checkpoint", "import-hf", *words, "--out", "ckpt").code == 0
+    assert primus("checkpoint", "export-hf", "ckpt", "--out", "hf", *words).code == 0
+    for name in ("model.safetensors", "config.json"):
+        assert _content(folder / "hf" / name) == _content(RECORDED / "llama" / name)
+    refused = primus("checkpoint", "export-hf", "ckpt", "--out", "hf")
+    assert refused.code == 2
+    assert f"error: {folder / 'hf'} is there already and not empty" in refused.err
+
+
+def _content(file: Path) -> object:
+    if file.suffix == ".json":
+        return json.loads(file.read_text())
+    from safetensors.numpy import load_file
+
+    return {name: (tensor.dtype, tensor.tobytes()) for name, tensor in load_file(file).items()}
+
+
+@pytest.mark.usefixtures("here")
+def test_what_is_wrong_with_a_folder_is_told_and_nothing_is_left(
+    primus: Primus, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    missing = primus("checkpoint", "import-hf", "--hf-path", "nowhere", "--out", "ckpt")
+    assert missing.code == 2
+    why = "nowhere/config.json cannot be read: No such file or directory; give the folder of a Hugging Face model"
+    assert missing.err == f"error: {why}\n"
+    (folder / "hf").mkdir()
+    (folder / "hf" / "config.json").write_text((RECORDED / "llama" / "config.json").read_text())
+    assert primus("checkpoint", "import-hf", "--hf-path", "hf", "--out", "ckpt").code == 2
+    assert "error: hf holds neither model.safetensors nor model.safetensors.index.json" in caplog.text
+    assert "Traceback" not in caplog.text
+    assert sorted(each.name for each in folder.iterdir()) == ["hf", "tiny.yaml"]
+
+
+def test_weights_of_another_model_than_the_experiments_are_refused(primus: Primus) -> None:
+    words = ("checkpoint", "import-hf", "--hf-path", str(RECORDED / "qwen2"), "--out", "ckpt", "--config", "tiny.yaml")
+    refused = primus(*words)
+    assert refused.code == 2
+    assert "tiny.yaml: model.hidden_size is 256, and 48 in" in refused.err
+    assert "tiny.yaml: model.attention.add_qkv_bias is False, and True in" in refused.err

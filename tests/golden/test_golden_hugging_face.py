@@ -1,0 +1,70 @@
+"""From a Hugging Face folder through a divided run and out again: the preset beside a checkpoint makes the model it holds."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from ranks import run_ranks
+from runs import TINY, train_rank
+from safetensors.torch import load_file
+
+from primus.backends.megatron.argument_builder import MegatronArgBuilder
+from primus.backends.megatron.model_preset import preset_text
+from primus.core.experiment import load_experiment
+from primus.engine.checkpoint.hf.exchange import export_hf, import_hf
+from primus.engine.checkpoint.hf.likeness import differences
+from primus.engine.checkpoint.hf.new_folder import new_folder
+from primus.engine.checkpoint.hf.read import model_of, read_config
+from primus.engine.config import ConfigContainer
+from primus.engine.config.model import ModelConfig
+
+RECORDED = Path(__file__).parents[1] / "data" / "hf"
+NAMES = ["llama", "llama3_rope", "qwen2", "qwen3", "mixtral", "qwen3_moe", "deepseek_v3"]
+_OF_THE_MODEL = {"num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "max_position_embeddings"}
+_OF_THE_MODEL |= {"normalization", "position_embedding_type"}
+
+
+def container(folder: Path, model: ModelConfig, ranks: int, **keys: Any) -> ConfigContainer:
+    """Return the container of the tiny experiment, whose model is the preset of another one."""
+    (folder / "model.yaml").write_text(preset_text(model, opening="A model", tokenizer=None))
+    overrides = {key: value for key, value in TINY.items() if key not in _OF_THE_MODEL}
+    assert model.vocab_size is not None
+    overrides |= {"vocab_size": model.vocab_size - 1, "sequence_parallel": True, **keys}
+    module = {"framework": "megatron", "config": "pre_trainer.yaml", "model": "model.yaml", "overrides": overrides}
+    experiment = {"work_group": "g", "user_name": "u", "exp_name": "e", "workspace": str(folder)}
+    (folder / "exp.yaml").write_text(yaml.safe_dump({**experiment, "modules": {"pre_trainer": module}}))
+    loaded = load_experiment(folder / "exp.yaml", [], {})
+    return MegatronArgBuilder(loaded, loaded.modules["pre_trainer"], ranks, folder / "run").build().config
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_preset_of_a_model_makes_the_model(name: str, tmp_path: Path) -> None:
+    _, model = model_of(read_config(RECORDED / name), name)
+    assert differences(container(tmp_path, model, 1).model, model) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        ("qwen2", {"tensor_model_parallel_size": 2, "make_vocab_size_divisible_by": 96}),
+        ("qwen3_moe", {"expert_model_parallel_size": 2}),
+        ("deepseek_v3", {"pipeline_model_parallel_size": 2, "decoder_first_pipeline_num_layers": 2}),
+    ],
+)
+def test_weights_that_no_step_changes_come_out_as_they_went_in(name: str, layout: dict[str, Any], tmp_path: Path) -> None:
+    """Padded rows of the vocabulary stay behind."""
+    source = RECORDED / name
+    with new_folder(tmp_path / "ckpt") as folder:
+        import_hf(source, folder)
+    _, model = model_of(read_config(source), name)
+    keys = {"train_iters": 1, "lr": 0.0, "min_lr": 0.0, "weight_decay": 0.0, "moe_router_bias_update_rate": 0.0}
+    paths = {"pretrained_checkpoint": str(tmp_path / "ckpt"), "save": str(tmp_path / "saved"), "save_interval": 1}
+    run_ranks(train_rank, 2, container(tmp_path, model, 2, **layout, **keys, **paths))
+    with new_folder(tmp_path / "out") as folder:
+        export_hf(tmp_path / "saved", folder, original=source)
+    before, after = (load_file(each / "model.safetensors") for each in (source, tmp_path / "out"))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[each], after[each]) for each in before)
+    assert read_config(tmp_path / "out") == read_config(source)
