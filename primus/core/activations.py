@@ -97,6 +97,9 @@ def _mixing_width(model: ModelConfig, number: int) -> tuple[int, int]:
             return whole, 0
         case "mamba":
             return whole, _mamba_width(model)
+        case "short_conv":
+            # Both gates, what they multiply, before and after the convolution, and the output.
+            return whole, 6 * model.hidden_size
         case "attention":
             # Queries, keys, values, the heads' output; a slice keeps keys and values of those before it: on average of half.
             divided = _attention_width(model) + _key_value_width(model) * (model.pipeline.num_slices - 1) // 2

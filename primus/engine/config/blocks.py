@@ -5,8 +5,8 @@ from typing import Literal
 
 __all__ = ["BlocksConfig", "FeedForward", "Mixing"]
 
-Mixing = Literal["attention", "mamba", "linear", "none"]
-"""`linear`: one square matrix, which mixes no tokens; `none`: the half and its norm are not there."""
+Mixing = Literal["attention", "mamba", "short_conv", "linear", "none"]
+"""`short_conv`: a gated convolution of a few tokens; `linear`: one square matrix, which mixes no tokens; `none`: the half and its norm are not there."""
 FeedForward = Literal["mlp", "linear", "none"]
 """`mlp` is a mixture of experts in a layer that is sparse."""
 
@@ -32,5 +32,10 @@ class BlocksConfig:
 
     @property
     def has_mamba(self) -> bool:
-        """Whether the state of some layer runs along the sequence."""
+        """Whether some layer is a state-space mixer."""
         return "mamba" in self.mixing
+
+    @property
+    def runs_along(self) -> bool:
+        """Whether the state of some layer runs along the sequence, token by token."""
+        return self.has_mamba or "short_conv" in self.mixing

@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
-__all__ = ["SCAN_CHUNK", "MambaConfig"]
+__all__ = ["SCAN_CHUNK", "SHORT_TAPS", "MambaConfig"]
+
+SHORT_TAPS = 3
+"""Tokens that a short convolution sees, in all released LFM2 models."""
 
 SCAN_CHUNK = 64
 """Tokens that a scan takes at once: products within a chunk grow with it, those between chunks shrink."""

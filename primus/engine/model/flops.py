@@ -26,6 +26,8 @@ def _mixing(config: ModelConfig, number: int) -> int:
             return _attention(config)
         case "mamba":
             return _mamba(config)
+        case "short_conv":
+            return 4 * config.hidden_size**2
         case "linear":
             return config.hidden_size**2
         case "none":

@@ -44,7 +44,7 @@ class ColumnParallelLinear(nn.Module):
     ) -> None:
         """Divide each of `blocks` equal groups of rows over the ranks (gate and linear half of a gated MLP are two).
 
-        `blocks` may also be the sizes of unequal groups. `overlap` says what runs beside the collectives of sequence parallelism.
+        `blocks` may also be the sizes of unequal groups. `overlap` says what runs beside collectives of sequence parallelism.
         """
         super().__init__()
         sharding = Sharding(dim=0, blocks=blocks)

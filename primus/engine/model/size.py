@@ -7,6 +7,7 @@ since that is what decides how many one of them has.
 from dataclasses import dataclass
 
 from primus.engine.config.model import GATED_ACTIVATIONS, ModelConfig, ParallelConfig
+from primus.engine.config.ssm import SHORT_TAPS
 
 __all__ = ["LayerSize", "ModelSize", "padded_vocab_size", "parameter_count"]
 
@@ -121,6 +122,8 @@ def _layer(config: ModelConfig, number: int) -> LayerSize:
             size += norm + _attention(config)
         case "mamba":
             size += norm + _mamba(config)
+        case "short_conv":
+            size += norm + LayerSize(divided=config.hidden_size * (4 * config.hidden_size + SHORT_TAPS))
         case "linear":
             size += norm + _square(config)
     match config.blocks.feed_forward_of(number):

@@ -24,6 +24,8 @@ CASES = [
     ((12,), Sharding(dim=0)),
     ((24, 3, 4), Sharding(dim=0, blocks=3)),
     ((3, 12, 4), Sharding(dim=1, blocks=2)),
+    ((24, 5), Sharding(dim=0, blocks=(12, 8, 4))),
+    ((3, 12), Sharding(dim=1, blocks=(2, 4, 6))),
     ((7, 3), Sharding(dim=None)),
     ((7,), Sharding(dim=None)),
     ((12, 5), Sharding(dim=0, valid_rows=9)),

@@ -10,7 +10,6 @@ __all__ = ["ROWS"]
 _MIXTURE = "This variant of expert layers is"
 _GATE = "Gated attention is"
 _DELTA = "Linear attention is"
-_CONV = "Short convolution layers are"
 _V4 = "The DeepSeek-V4 stack is"
 _K3 = "The Kimi K3 stack is"
 _HINT = "choice among kernels with equal results; this engine has one portable form"
@@ -21,6 +20,18 @@ _VARIANTS = section(
     "14.1",
     pending("attention_output_gate", "bool", _GATE,
             doc="Multiply the heads' output by a sigmoid of a projection of the layer's input."),
+    live("window_size", "list[int]?", "model.attention.window",
+         doc="Keys that a token sees before and behind itself, as `[127, 0]`. -1: all before it; causal: none behind."),
+    live("window_attn_skip_freq", "int|str|list[int]?", "model.attention.full_layers",
+         doc="Every n-th layer sees everything, or a list with 1 for layers with a window: `([1]*5+[0])*8`. Null: none."),
+    live("attention_chunk_size", "int?", "model.attention.chunk", minimum=1,
+         doc="Tokens that see one another and no others; layers without rotation see everything. Null: no chunks."),
+    live("no_rope_freq", "int|str|list[int]?", "model.position.unrotated_layers",
+         doc="Every n-th layer rotates nothing and has no `qk_l2_norm`; or a list with 1 for such layers. Null: none."),
+    live("attn_temperature_scale", "float", "model.position.temperature_scale", minimum=0,
+         doc="Growth of queries with their position p in layers without rotation: 1 + scale ln(1 + floor((p + 1) / floor))."),
+    live("attn_temperature_floor", "int", "model.position.temperature_floor", minimum=1,
+         doc="Tokens of a step of that growth."),
     pending("apply_wd_to_qk_layernorm", "bool", _GATE,
             doc="Let weight decay act on the norms of queries and keys, too."),
     live("activation_func_clamp_value", "float?", "model.activation_clamp", minimum=0,
@@ -79,8 +90,9 @@ _STATE_SPACE = section(
             doc="Value heads of a linear layer, a multiple of its key heads."),
     pending("use_short_conv", "bool", _DELTA,
             doc="Let a convolution run over queries, keys and values of a linear layer first."),
-    pending("lfm_layer_types", "list[str]?", _CONV,
-            doc="The mixer of each layer of an LFM2 model: `conv` or `full_attention`."),
+    live("lfm_layer_types", "list[str]?", "model.blocks.mixing", choices=("conv", "full_attention"),
+         doc="The mixer of each layer of an LFM2 model: `conv`, a gated convolution of three tokens, or "
+             "`full_attention`."),
 )
 _DEEPSEEK_V4 = section(
     "14.4",

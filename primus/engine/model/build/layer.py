@@ -3,6 +3,7 @@
 from torch import nn
 
 from primus.engine.config.model import ModelConfig
+from primus.engine.config.ssm import SHORT_TAPS
 from primus.engine.model.build.attention import attention
 from primus.engine.model.build.feed_forward import feed_forward
 from primus.engine.model.build.parts import initial, norm
@@ -11,8 +12,10 @@ from primus.engine.model.heterogeneous import SquareLinear
 from primus.engine.model.layer import Layer, residual_after_norm, residual_before_norm
 from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
 from primus.engine.model.parameter import Place
+from primus.engine.model.ssm.conv import CausalConvolution
 from primus.engine.model.ssm.layer import MixerLayer
 from primus.engine.model.ssm.mixer import MambaMixer
+from primus.engine.model.ssm.short import ShortConvolution
 from primus.errors import ConfigError
 
 __all__ = ["check_blocks", "layer"]
@@ -41,22 +44,22 @@ def check_blocks(config: ModelConfig) -> None:
     lengths = {len(each) for each in (b.mixing, b.feed_forward, b.ffn_hidden_size) if each}
     if lengths - {config.num_layers}:
         raise ConfigError(f"model.blocks describes {sorted(lengths)} layers and the model has {config.num_layers}")
-    if not b.has_mamba:
-        return
+    if b.runs_along and (parallel.context_parallel_size > 1 or config.pipeline.num_slices > 1):
+        raise ConfigError("state-space layers and convolutions need whole sequences: no context parallelism and no slices")
     tp = parallel.tensor_model_parallel_size
-    if m.num_heads < 1 or m.num_heads % m.num_groups or m.num_groups % tp:
+    if b.has_mamba and (m.num_heads < 1 or m.num_heads % m.num_groups or m.num_groups % tp):
         raise ConfigError(
             f"model.mamba: {m.num_groups} groups must divide {m.num_heads} heads and be a multiple of "
             f"tensor_model_parallel_size ({tp})"
         )
-    if parallel.context_parallel_size > 1 or config.pipeline.num_slices > 1:
-        raise ConfigError("state-space layers need whole sequences: no context parallelism and no slices")
 
 
 def _mixing(config: ModelConfig, place: Place, number: int) -> nn.Module | None:
     kind = config.blocks.mixing_of(number)
     if kind == "attention":
         return attention(config, place, number)
+    if kind == "short_conv":
+        return _short_convolution(config, place)
     return _square(config, place) if kind == "linear" else None
 
 
@@ -82,4 +85,13 @@ def _mamba(config: ModelConfig, place: Place) -> MambaMixer:
         out_proj=RowParallelLinear(
             place, m.width, h, bias=False, initial=initial(config, deep=True), overlap=config.tp_overlap.fc2
         ),
+    )
+
+
+def _short_convolution(config: ModelConfig, place: Place) -> ShortConvolution:
+    h, overlap = config.hidden_size, config.tp_overlap
+    return ShortConvolution(
+        in_proj=ColumnParallelLinear(place, h, 3 * h, bias=False, initial=initial(config), blocks=3, overlap=overlap.qkv),
+        conv1d=CausalConvolution(place, (h,), SHORT_TAPS, bias=False),
+        out_proj=RowParallelLinear(place, h, h, bias=False, initial=initial(config, deep=True), overlap=overlap.proj),
     )

@@ -16,11 +16,13 @@ from primus.engine.parallel.sharding import Sharding
 __all__ = ["CausalConvolution", "causal_convolution"]
 
 
-def causal_convolution(x_SBF: Tensor, weight_F1K: Tensor, bias_F: Tensor) -> Tensor:
+def causal_convolution(x_SBF: Tensor, weight_F1K: Tensor, bias_F: Tensor | None) -> Tensor:
     """Convolve along the sequence [S, B, F]; `weight` is [F, 1, K] as torch's Conv1d has it."""
     length, taps = len(x_SBF), weight_F1K.shape[-1]
     padded = F.pad(x_SBF, (0, 0, 0, 0, taps - 1, 0))
-    y = bias_F + padded[:length] * weight_F1K[:, 0, 0]
+    y = padded[:length] * weight_F1K[:, 0, 0]
+    if bias_F is not None:
+        y = y + bias_F
     for k in range(1, taps):
         y = y + padded[k : k + length] * weight_F1K[:, 0, k]
     return y
@@ -29,13 +31,13 @@ def causal_convolution(x_SBF: Tensor, weight_F1K: Tensor, bias_F: Tensor) -> Ten
 class CausalConvolution(nn.Module):
     """The convolution with its parameters, whose channels are divided in `blocks`."""
 
-    def __init__(self, place: Place, blocks: tuple[int, ...], width: int) -> None:
+    def __init__(self, place: Place, blocks: tuple[int, ...], width: int, *, bias: bool) -> None:
         super().__init__()
         sharding = Sharding(dim=0, blocks=blocks)
         # Kaiming-uniform with a = sqrt(5) and the usual bias of convolutions: both within 1 / sqrt(taps).
         initial = _uniform(1.0 / math.sqrt(width))
         self.weight = declare(place, (sum(blocks), 1, width), sharding, initial)
-        self.bias = declare(place, (sum(blocks),), sharding, initial)
+        self.bias = declare(place, (sum(blocks),), sharding, initial) if bias else None
 
     def forward(self, x_SBF: Tensor) -> Tensor:
         return causal_convolution(x_SBF, self.weight, self.bias)

@@ -51,7 +51,7 @@ class MambaMixer(nn.Module):
         super().__init__()
         heads, by_head = config.num_heads, Sharding(dim=0)
         self.in_proj, self.out_proj = in_proj, out_proj
-        self.conv1d = CausalConvolution(place, config.blocks[1:4], config.conv_width)
+        self.conv1d = CausalConvolution(place, config.blocks[1:4], config.conv_width, bias=True)
         self.A_log = declare(place, (heads,), by_head, _log_decay)
         self.D = declare(place, (heads,), by_head, constant(1.0))
         self.dt_bias = declare(place, (heads,), by_head, _step_bias)

@@ -8,12 +8,14 @@
 - `precision.py`: dtypes and loss scale
 - `architecture.py`: depth, widths, heads, activation
 - `attention.py`: windows, sinks, soft caps
+- `layer_list.py`: which layers a key speaks of
 - `mla.py`: latent attention
+- `dispatch.py`: how tokens reach experts
 - `moe.py`: sparse layers, routers, experts, dispatchers
 - `mtp.py`: prediction of tokens further ahead
 - `mamba.py`: state-space models and hybrids
 - `heterogeneous.py`: layers described one by one
-- `blocks.py`: what stands in each layer, from either
+- `blocks.py`: what stands in each layer, from these or a list of kinds
 - `positions.py`: position schemes and sequence length
 - `parallelism.py`: tensor and sequence parallelism, gradient buckets
 - `fsdp.py`: sharded gradients and weights

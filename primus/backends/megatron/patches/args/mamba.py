@@ -114,25 +114,11 @@ def heads_are_divided_evenly(p: Params) -> Problems:
         yield f"{heads} heads of a Mamba mixer are not divisible by {p.where('mamba_num_groups')}: use {nearest} groups."
 
 
-def sequences_are_whole(p: Params) -> Problems:
-    """The state runs from the first token of a sequence to its last, on one rank."""
-    if not is_mamba(p):
-        return
-    for key, off, why in (
-        ("context_parallel_size", 1, "needs all of a sequence on one rank"),
-        ("num_seq_splits", 1, "needs whole sequences"),
-        ("reset_attention_mask", False, "would run on past the end of a document"),
-    ):
-        if p[key] != off:
-            yield f"{p.where(key)}: the state of {p.where('model_type')} {why}; set {key}: {str(off).lower()}."
-
-
 RULES: tuple[Rule, ...] = (
     family_is_built,
     pattern_is_of_layers,
     ratios_are_possible,
     heads_are_divided_evenly,
-    sequences_are_whole,
 )
 
 

@@ -9,9 +9,11 @@ from primus.backends.megatron.patches.args import (
     architecture,
     attention,
     batch,
+    blocks,
     checkpoint,
     context,
     data,
+    dispatch,
     duration,
     fsdp,
     groups,
@@ -44,11 +46,13 @@ _MODEL = (
     architecture,
     mamba,
     heterogeneous,
+    blocks,
     attention,
     mla,
     positions,
     parallelism,
     moe,
+    dispatch,
     mtp,
     turbo,
     tp_overlap,
@@ -62,7 +66,20 @@ _MODEL = (
     recompute,
 )
 _AROUND = (data, tokenizer, checkpoint, logging, rocm_arg_validation)
-_DERIVING = (data, tokenizer, duration, schedule, fsdp, precision, parallelism, moe, recompute, checkpoint, rocm_arg_validation)
+_DERIVING = (
+    data,
+    tokenizer,
+    dispatch,
+    duration,
+    schedule,
+    fsdp,
+    precision,
+    parallelism,
+    moe,
+    recompute,
+    checkpoint,
+    rocm_arg_validation,
+)
 
 DERIVATIONS: tuple[Derivation, ...] = tuple(derive for subject in _DERIVING for derive in subject.DERIVATIONS)
 RULES: tuple[Rule, ...] = tuple(rule for subject in (*_RUN, *_MODEL, *_AROUND) for rule in subject.RULES)
