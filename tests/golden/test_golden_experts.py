@@ -16,6 +16,7 @@ MODEL: Keys = {
     "moe_layer_freq": "([0]+[1]*3)",
     "moe_ffn_hidden_size": 16,
     "moe_shared_expert_intermediate_size": 8,
+    "moe_shared_expert_gate": True,
     "moe_router_topk": 2,
     "moe_router_load_balancing_type": ["aux_loss", "seq_aux_loss"],
     "moe_aux_loss_coeff": [0.01, 0.02],

@@ -28,6 +28,8 @@ class MoEConfig:
     """All tokens to all ranks; a row for each expert of a token; or a token once to each rank that has experts of it."""
     grouped_gemm: bool = False
     """All experts of a rank are multiplied in one pass over each matrix, not one after the other."""
+    use_upcycling: bool = False
+    """Weights that a run takes from elsewhere are those of a dense model, whose feed-forward parts become experts."""
     router_topk: int = 2
     """Experts of a token."""
     router_dtype: Literal["float32", "float64"] | None = None

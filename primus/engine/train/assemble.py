@@ -14,10 +14,12 @@ from primus.engine.checkpoint.rng import capture_rng, restore_rng
 from primus.engine.checkpoint.save import Contents, save_checkpoint, save_non_persistent
 from primus.engine.checkpoint.start import Start
 from primus.engine.checkpoint.state import TrainState
+from primus.engine.checkpoint.upcycle import UpcycledSource
 from primus.engine.config import ConfigContainer, serialize
 from primus.engine.model.builder import build_model
 from primus.engine.model.gpt import GPTModel
 from primus.engine.model.initialise import initialise_parameter
+from primus.engine.model.moe.upcycling import Upcycling
 from primus.engine.optim.build import build_optimizer
 from primus.engine.optim.optimizer import Optimizer
 from primus.engine.parallel.data import GradientBuffers
@@ -139,6 +141,7 @@ def _restore(parts: Parts, start: Start) -> None:
     for notice in start.notices:
         log.warning("%s", notice)
     trainer = parts.trainer
+    recipe = Upcycling.of(parts.config.model) if start.weights_only else None
     loaded = load_checkpoint(
         start if trainer else replace(start, load_optim=False),
         parts.config.checkpoint,
@@ -147,6 +150,7 @@ def _restore(parts: Parts, start: Start) -> None:
         container=serialize.to_dict(parts.config),
         mesh=parts.mesh,
         on_weights=trainer.optimizer.reload_model_params if trainer else _nothing,
+        adapt=lambda source: source if recipe is None else UpcycledSource(source, recipe),
     )
     parts.state = loaded.state
     if trainer is None:

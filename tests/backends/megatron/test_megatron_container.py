@@ -94,6 +94,7 @@ OTHER: dict[str, Any] = {
 """Another legal value where adding one or turning round is none."""
 TOGETHER: dict[str, dict[str, Any]] = {
     "expert_model_parallel_size": {"num_experts": 4},
+    "moe_use_upcycling": {"num_experts": 4, "load": "dense", "save": "c", "save_interval": 1},
     "fp32_residual_connection": {"bf16": True},
     "fp16_lm_cross_entropy": {"fp16": True},
     "auto_continue_train": {"save": "c"},

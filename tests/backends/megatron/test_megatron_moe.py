@@ -1,5 +1,6 @@
 """Keys of mixtures of experts: what reaches the container, and what is refused."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,6 +68,7 @@ def test_the_plain_router_has_no_cap_and_no_turns(build: Any) -> None:
 
 EP2 = {"expert_model_parallel_size": 2}
 TP2 = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
+UPCYCLED = {"moe_use_upcycling": True, "load": "dense", "save": "c", "save_interval": 1}
 REFUSED: list[tuple[str, int, dict[str, Any], str]] = [
     ("no-experts", 2, {"num_experts": None, **EP2}, "expert_model_parallel_size 2 (exp.yaml:"),
     (
@@ -139,6 +141,11 @@ REFUSED: list[tuple[str, int, dict[str, Any], str]] = [
         "enable_optimizer_post_validation true",
     ),
     ("zero", 1, {"moe_router_topk": 0}, "moe_router_topk"),
+    ("upcycled-from", 1, {"moe_use_upcycling": True}, "needs the checkpoint of a dense model: set load"),
+    ("upcycled-to", 1, {"moe_use_upcycling": True, "load": "dense"}, "needs save, so that a later start"),
+    ("upcycled-width", 1, {**UPCYCLED, "moe_ffn_hidden_size": 48}, "(ffn_hidden_size) into experts of 48"),
+    ("upcycled-copies", 1, {**UPCYCLED, "num_experts": 6}, "makes 4 experts of a copy of a layer"),
+    ("upcycled-shared", 1, {**UPCYCLED, "moe_shared_expert_intermediate_size": 8}, "makes no shared expert"),
     ("score", 1, {"moe_router_score_function": "tanh"}, "moe_router_score_function"),
 ]
 
@@ -147,3 +154,13 @@ REFUSED: list[tuple[str, int, dict[str, Any], str]] = [
 def test_refused(problems_of: Any, world_size: int, keys: dict[str, Any], message: str) -> None:
     problems = problems_of({**MOE, **keys}, world_size=world_size)
     assert any(message in problem for problem in problems), problems
+
+
+def test_a_dense_model_gives_its_weights_alone(build: Any, problems_of: Any, tmp_path: Path) -> None:
+    built = build({**MOE, **UPCYCLED})
+    assert built.config.checkpoint.finetune
+    assert any("STARTING OVER FROM WEIGHTS" in notice for notice in built.notices)
+    (tmp_path / "run/c/iter_0000001").mkdir(parents=True)
+    (problem,) = problems_of({**MOE, **UPCYCLED})
+    assert "set auto_continue_train: true to go on from them" in problem
+    build({**MOE, **UPCYCLED, "auto_continue_train": True})

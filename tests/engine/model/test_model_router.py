@@ -103,6 +103,18 @@ def test_a_soft_cap_bounds_logits_and_keeps_their_gradient(tmp_path: Path) -> No
     torch.testing.assert_close(x.grad, (logits.grad @ capped.weight.detach()).view_as(x))
 
 
+@torch.no_grad()
+def test_a_shared_expert_counts_as_much_as_its_gate_says(tmp_path: Path) -> None:
+    keys = {"moe_shared_expert_intermediate_size": 8, "moe_router_score_function": "sqrtsoftplus"}
+    plain, gated = (model(tmp_path, moe_shared_expert_gate=gate, **keys).decoder.layers["0"].mlp for gate in (False, True))
+    x = tokens()
+    gated.load_state_dict({**plain.state_dict(), "shared_experts.gate_weight": torch.zeros(1, 16)})
+    shared = plain.shared_experts(x)[0]
+    torch.testing.assert_close(gated(x)[0], plain(x)[0] - shared / 2)
+    gate = gated.shared_experts.gate_weight.normal_(generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(gated(x)[0], plain(x)[0] - shared + torch.sigmoid((x * gate).sum(-1, keepdim=True)) * shared)
+
+
 def test_an_evaluation_counts_nothing(tmp_path: Path) -> None:
     keys = {"moe_router_enable_expert_bias": True, "moe_router_score_function": "sigmoid", "moe_z_loss_coeff": 0.1}
     evaluated = router(tmp_path, **keys)

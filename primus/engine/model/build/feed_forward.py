@@ -1,6 +1,7 @@
 """The feed-forward half of a layer, dense or sparse."""
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import Tensor, nn
 
@@ -14,7 +15,9 @@ from primus.engine.model.moe.dispatch import Dispatch, DispatchByExchange, Dispa
 from primus.engine.model.moe.experts import Experts
 from primus.engine.model.moe.layer import MoELayer
 from primus.engine.model.moe.router import Router
-from primus.engine.model.parameter import Place, normal
+from primus.engine.model.moe.shared import GatedSharedExpert
+from primus.engine.model.moe.upcycling import Upcycling, repeated
+from primus.engine.model.parameter import Initial, Place, normal
 
 __all__ = ["feed_forward"]
 
@@ -47,11 +50,11 @@ def _moe(config: ModelConfig, place: Place) -> MoELayer:
             place,
             m,
             h,
-            initial=initial(config),
+            initial=_router_initial(config),
             initial_bias=normal(config.init.method_std) if config.add_bias_linear else None,
         ),
         experts=experts,
-        shared_experts=None if shared is None else _mlp(config, place, shared),
+        shared_experts=None if shared is None else _mlp(config, place, shared, gated=m.shared_expert_gate),
         dispatch=_dispatch(m, place),
         shared_overlaps=m.shared_expert_overlap,
     )
@@ -66,16 +69,22 @@ def _dispatch(config: MoEConfig, place: Place) -> Dispatch:
     return kind(config.router_topk, place.etp_ep, place.ep, place.etp)
 
 
-def _mlp(config: ModelConfig, place: Place, f: int) -> MLP:
+def _mlp(config: ModelConfig, place: Place, f: int, *, gated: bool = False) -> MLP:
     halves = 2 if config.activation in GATED_ACTIVATIONS else 1
     h, bias = config.hidden_size, config.add_bias_linear
-    return MLP(
+    kind = partial(GatedSharedExpert, place, h, initial=initial(config)) if gated else MLP
+    return kind(
         linear_fc1=ColumnParallelLinear(
             place, h, halves * f, bias=bias, initial=initial(config), blocks=halves, overlap=config.tp_overlap.fc1
         ),
-        activation=ACTIVATIONS[config.activation],
+        activation=_activation(config),
         linear_fc2=RowParallelLinear(place, f, h, bias=bias, initial=initial(config, deep=True), overlap=config.tp_overlap.fc2),
     )
+
+
+def _router_initial(config: ModelConfig) -> Initial:
+    recipe = Upcycling.of(config)
+    return initial(config) if recipe is None else repeated(initial(config), recipe.granularity)
 
 
 def _activation(config: ModelConfig) -> Callable[[Tensor], Tensor]:

@@ -125,7 +125,9 @@ def biases_are_added_once(p: Params) -> Problems:
         return
     ranks = p["expert_tensor_parallel_size"] or p["tensor_model_parallel_size"]
     if ranks > 1:
-        yield f"{p.where('add_bias_linear')} with {p.where('num_experts')} needs expert_tensor_parallel_size: 1 (it is {ranks})."
+        yield (
+            f"{p.where('add_bias_linear')} with {p.where('num_experts')} needs expert_tensor_parallel_size: 1 (it is {ranks})."
+        )
     if p["moe_shared_expert_intermediate_size"] is not None:
         yield (
             f"{p.where('add_bias_linear')} does not go with {p.where('moe_shared_expert_intermediate_size')}: set one of them "
@@ -296,7 +298,7 @@ def experts_come_from_a_dense_model(p: Params) -> Problems:
     if width is not None and dense % width:
         yield f"{here} cuts layers of width {dense} (ffn_hidden_size) into experts of {width}: use a width that divides it."
     elif width is not None and experts is not None and experts % (dense // width):
-        yield f"{here} makes {dense // width} experts of each copy of a layer: use a multiple of that ({p.where('num_experts')})."
+        yield f"{here} makes {dense // width} experts of a copy of a layer: use a multiple of that ({p.where('num_experts')})."
 
 
 def a_dense_model_gives_its_weights_alone(p: Params) -> Iterator[Rewrite]:
