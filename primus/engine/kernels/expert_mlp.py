@@ -1,24 +1,36 @@
 """The feed-forward parts of many experts as one function: y = W2 (p x act(W1 x + b1)) + p x b2 for rows sorted by expert.
 
-What is kept is x, W1 x + b1 and p; the activation is computed again in the backward. Two forms, equal within rounding: `grouped`
-multiplies all experts in one pass over each matrix, `in_turn` runs one expert after the other, whose rows then stay in the
-cache between the two products.
+What is kept is x, W1 x + b1 and p; the activation is computed again in the backward. Experts are multiplied all at once
+(`grouped`), in one pass over each matrix, or one after the other, whose rows then stay in the cache between the two products.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from primus.engine.kernels.grouped_linear import product_each, weight_gradients
+from primus.engine.kernels.grouped_linear import Product, product_each, weight_gradients
+from primus.engine.kernels.weighted_activation import Results, WeightedActivation
 from primus.engine.parallel.slot import slot_of
 
-__all__ = ["expert_mlp", "expert_mlp_reference"]
+__all__ = ["ExpertForms", "expert_mlp", "expert_mlp_reference"]
 
-Function = Callable[[Tensor], Tensor]
 Biases = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertForms:
+    """How the parts of the function are computed; results are equal within rounding."""
+
+    activation: WeightedActivation
+    """What stands between the products."""
+    grouped: bool = True
+    """All experts are multiplied at once; False: one after the other."""
+    product: Product = product_each
+    """The product of all rows that are multiplied at once."""
 
 
 def expert_mlp(
@@ -27,14 +39,13 @@ def expert_mlp(
     w1_EFH: Tensor,
     w2_EHF: Tensor,
     counts: Sequence[int],
-    activation: Function,
+    forms: ExpertForms,
     *,
-    grouped: bool,
     biases: Biases | None = None,
 ) -> Tensor:
     """Return the weighted outputs [M, H] of `counts[e]` rows for each expert; `biases` are b1 [E, F] and b2 [E, H]."""
     b1, b2 = biases or (None, None)
-    out: Tensor = _ExpertMLP.apply(x_MH, p_M, w1_EFH, w2_EHF, b1, b2, list(counts), activation, grouped)
+    out: Tensor = _ExpertMLP.apply(x_MH, p_M, w1_EFH, w2_EHF, b1, b2, list(counts), forms)
     return out
 
 
@@ -44,7 +55,7 @@ def expert_mlp_reference(
     w1_EFH: Tensor,
     w2_EHF: Tensor,
     counts: Sequence[int],
-    activation: Function,
+    activation: Callable[[Tensor], Tensor],
     *,
     biases: Biases | None = None,
 ) -> Tensor:
@@ -65,18 +76,17 @@ class _ExpertMLP(torch.autograd.Function):
         b1: Tensor | None,
         b2: Tensor | None,
         counts: list[int],
-        activation: Function,
-        grouped: bool,
+        forms: ExpertForms,
     ) -> Tensor:
-        ctx.counts, ctx.activation, ctx.grouped = counts, activation, grouped
+        ctx.counts, ctx.forms = counts, forms
         ctx.slots = slot_of(w1), slot_of(w2)
         z_MF, y_MH = x_MH.new_empty(len(x_MH), w1.shape[1]), torch.empty_like(x_MH)
-        for rows, experts, part in _stretches(counts, grouped):
-            product_each(x_MH[rows], w1[experts].transpose(1, 2), z_MF[rows], part)
+        for rows, experts, part in _stretches(counts, forms.grouped):
+            forms.product(x_MH[rows], w1[experts].transpose(1, 2), z_MF[rows], part)
             if b1 is not None:
                 _add_each(z_MF[rows], b1[experts], part)
-            a_MF = _weighted(activation(z_MF[rows]), p_M[rows])
-            product_each(a_MF, w2[experts].transpose(1, 2), y_MH[rows], part)
+            a_MF = forms.activation.forward(z_MF[rows], p_M[rows])
+            forms.product(a_MF, w2[experts].transpose(1, 2), y_MH[rows], part)
             if b2 is not None:
                 _add_each(y_MH[rows], b2[experts], part, p_M[rows])
         ctx.save_for_backward(x_MH, p_M, w1, w2, z_MF, *([] if b2 is None else [b2]))
@@ -88,29 +98,20 @@ class _ExpertMLP(torch.autograd.Function):
         x_MH, p_M, w1, w2, z_MF, *b2 = ctx.saved_tensors
         dx_MH, dp_M = torch.empty_like(x_MH), torch.empty_like(p_M)
         dz_MF, a_MF = torch.empty_like(z_MF), z_MF.new_empty(len(z_MF), w2.shape[2])
-        for rows, experts, part in _stretches(ctx.counts, ctx.grouped):
-            with torch.enable_grad():
-                z = z_MF[rows].detach().requires_grad_()
-                plain = ctx.activation(z)
-            da = torch.empty_like(plain)
-            product_each(dy_MH[rows], w2[experts], da, part)
-            dp_M[rows] = torch.linalg.vecdot(da, plain.detach())
-            torch.mul(plain.detach(), p_M[rows].unsqueeze(-1), out=a_MF[rows])
-            (dz,) = torch.autograd.grad(plain, z, _weighted(da, p_M[rows]))
-            dz_MF[rows] = dz
-            product_each(dz, w1[experts], dx_MH[rows], part)
+        forms: ExpertForms = ctx.forms
+        for rows, experts, part in _stretches(ctx.counts, forms.grouped):
+            da_MF = torch.empty_like(a_MF[rows])
+            forms.product(dy_MH[rows], w2[experts], da_MF, part)
+            forms.activation.backward_(da_MF, z_MF[rows], p_M[rows], Results(dz_MF[rows], dp_M[rows], a_MF[rows]))
+            forms.product(dz_MF[rows], w1[experts], dx_MH[rows], part)
         d_biases: tuple[Tensor | None, Tensor | None] = (None, None)
         if b2:
             for dy, dp, b in zip(dy_MH.split(ctx.counts), dp_M.split(ctx.counts), b2[0], strict=True):
                 dp += (dy @ b).to(dp.dtype)
-            d_biases = _sum_each(dz_MF, ctx.counts), _sum_each(_weighted(dy_MH, p_M), ctx.counts)
+            d_biases = _sum_each(dz_MF, ctx.counts), _sum_each((dy_MH * p_M.unsqueeze(-1)).to(dy_MH.dtype), ctx.counts)
         d_w1 = weight_gradients(dz_MF, x_MH, ctx.counts, ctx.slots[0])
         d_w2 = weight_gradients(dy_MH, a_MF, ctx.counts, ctx.slots[1])
-        return dx_MH, dp_M, d_w1, d_w2, *d_biases, None, None, None
-
-
-def _weighted(a_MF: Tensor, p_M: Tensor) -> Tensor:
-    return (a_MF * p_M.unsqueeze(-1)).to(a_MF.dtype)
+        return dx_MH, dp_M, d_w1, d_w2, *d_biases, None, None
 
 
 def _add_each(y_MF: Tensor, b_EF: Tensor, counts: Sequence[int], p_M: Tensor | None = None) -> None:

@@ -4,14 +4,26 @@
 have a slot there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from primus.engine.kernels.pick import Form
 from primus.engine.parallel.slot import GradientSlot
 
-__all__ = ["product_each", "weight_gradients"]
+__all__ = ["Product", "product_each", "product_form", "weight_gradients"]
+
+Product = Callable[[Tensor, Tensor, Tensor, Sequence[int]], None]
+
+
+def product_form(form: Form) -> Product:
+    """Return the function that `form` means; all have the signature of `product_each`."""
+    if form == "triton":
+        from primus.engine.kernels.triton_forms import grouped
+
+        return grouped.product_each
+    return product_each
 
 
 def product_each(x_MA: Tensor, matrices_EAB: Tensor, out_MB: Tensor, counts: Sequence[int]) -> None:

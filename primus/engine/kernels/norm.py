@@ -6,6 +6,7 @@ LayerNorm: (x - mean) / sqrt(var + eps) * (offset + weight) + bias, biased varia
 because bf16 keeps 8 bits of mantissa; the result has the weight's dtype, so an fp32 residual re-enters the compute dtype here.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,7 +14,18 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-__all__ = ["frugal_rms_norm", "l2_norm", "layer_norm", "rms_norm", "rms_norm_reference"]
+from primus.engine.kernels.pick import Form
+
+__all__ = ["frugal_rms_norm", "l2_norm", "layer_norm", "rms_norm", "rms_norm_form", "rms_norm_reference"]
+
+
+def rms_norm_form(form: Form) -> Callable[[Tensor, Tensor, float, float], Tensor]:
+    """Return the function that `form` means; all have the signature of `rms_norm`."""
+    if form == "triton":
+        from primus.engine.kernels.triton_forms import norm
+
+        return norm.rms_norm
+    return rms_norm
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:

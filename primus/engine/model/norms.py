@@ -2,7 +2,8 @@
 
 from torch import Tensor, nn
 
-from primus.engine.kernels.norm import l2_norm, layer_norm, rms_norm
+from primus.engine.kernels.norm import l2_norm, layer_norm, rms_norm_form
+from primus.engine.kernels.pick import pick
 from primus.engine.model.parameter import Place, constant, declare
 from primus.engine.parallel.sharding import Sharding
 
@@ -12,15 +13,21 @@ __all__ = ["L2Norm", "LayerNorm", "RMSNorm"]
 class RMSNorm(nn.Module):
     """RMSNorm with a gain; `one_plus` stores the gain minus one."""
 
-    def __init__(self, place: Place, width: int, *, eps: float, one_plus: bool, partial_grad: bool) -> None:
-        """`partial_grad`: the ranks of the tensor-parallel group see other tokens or other heads, so gradients add up."""
+    def __init__(
+        self, place: Place, width: int, *, eps: float, one_plus: bool, partial_grad: bool, by_kernel: bool = False
+    ) -> None:
+        """`partial_grad`: the ranks of the tensor-parallel group see other tokens or other heads, so gradients add up.
+
+        `by_kernel` asks for the Triton form where there is one.
+        """
         super().__init__()
+        self.function = rms_norm_form(pick(wanted=by_kernel, device_type=place.device.type))
         self.eps, self.offset = eps, float(one_plus)
         sharding = Sharding(dim=None, sequence_parallel_grad=partial_grad)
         self.weight = declare(place, (width,), sharding, constant(1.0 - self.offset))
 
     def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.weight, self.eps, self.offset)
+        return self.function(x, self.weight, self.eps, self.offset)
 
 
 class LayerNorm(nn.Module):

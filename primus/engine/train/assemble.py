@@ -16,6 +16,7 @@ from primus.engine.checkpoint.start import Start
 from primus.engine.checkpoint.state import TrainState
 from primus.engine.checkpoint.upcycle import UpcycledSource
 from primus.engine.config import ConfigContainer, serialize
+from primus.engine.kernels.pick import portable_notice
 from primus.engine.model.builder import build_model
 from primus.engine.model.gpt import GPTModel
 from primus.engine.model.initialise import initialise_parameter
@@ -93,6 +94,8 @@ def assemble(config: ConfigContainer, mesh: Mesh, start: Start | None) -> Parts:
         streams=streams,
         cross_entropy_in_fp16=precision.cross_entropy_in_fp16,
     )
+    if notice := portable_notice(config.model.fusion, mesh.device.type):
+        log.info("%s", notice)
     parts = Parts(
         config=config,
         mesh=mesh,

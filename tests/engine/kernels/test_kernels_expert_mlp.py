@@ -6,23 +6,25 @@ import pytest
 import torch
 from torch import Tensor
 
-from primus.engine.kernels.activation import gated_variant, swiglu
-from primus.engine.kernels.expert_mlp import expert_mlp, expert_mlp_reference
+from primus.engine.kernels.activation import gated_variant, quick_geglu, swiglu
+from primus.engine.kernels.expert_mlp import ExpertForms, expert_mlp, expert_mlp_reference
+from primus.engine.kernels.weighted_activation import AnyWeighted, WeightedGate
 
 COUNTS = [3, 0, 5, 1]
 CLAMPED = gated_variant("quick_geglu", clamp=1.0, offset=1.0)
+FORMS = {swiglu: WeightedGate(1.0), quick_geglu: WeightedGate(1.702), CLAMPED: AnyWeighted(CLAMPED)}
 
 
 @pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize("activation", [swiglu, CLAMPED], ids=["swiglu", "clamped"])
+@pytest.mark.parametrize("activation", FORMS, ids=["swiglu", "quick_geglu", "clamped"])
 def test_outputs_and_gradients_equal_the_formula(grouped: bool, biased: bool, activation: Callable[[Tensor], Tensor]) -> None:
     random = torch.Generator().manual_seed(3)
     shapes = [(9, 6), (9,), (4, 8, 6), (4, 6, 4), (4, 8), (4, 6)]
     inputs = [torch.randn(shape, dtype=torch.float64, generator=random).requires_grad_() for shape in shapes]
     x, p, w1, w2, *both = inputs if biased else inputs[:4]
     biases = (both[0], both[1]) if biased else None
-    ours = expert_mlp(x, p, w1, w2, COUNTS, activation, grouped=grouped, biases=biases)
+    ours = expert_mlp(x, p, w1, w2, COUNTS, ExpertForms(FORMS[activation], grouped=grouped), biases=biases)
     theirs = expert_mlp_reference(x, p, w1, w2, COUNTS, activation, biases=biases)
     torch.testing.assert_close(ours, theirs, rtol=1e-13, atol=1e-13)
     dy = torch.randn(9, 6, dtype=torch.float64, generator=random)

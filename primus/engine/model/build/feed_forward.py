@@ -8,6 +8,10 @@ from torch import Tensor, nn
 from primus.engine.config.model import GATED_ACTIVATIONS, ModelConfig
 from primus.engine.config.moe import MoEConfig
 from primus.engine.kernels.activation import ACTIVATIONS, gated_variant
+from primus.engine.kernels.expert_mlp import ExpertForms
+from primus.engine.kernels.grouped_linear import product_form
+from primus.engine.kernels.pick import pick
+from primus.engine.kernels.weighted_activation import AnyWeighted, weighted_activation
 from primus.engine.model.build.parts import initial
 from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
 from primus.engine.model.mlp import MLP
@@ -38,11 +42,10 @@ def _moe(config: ModelConfig, place: Place) -> MoELayer:
         hidden=h,
         width=m.ffn_hidden_size or config.ffn_hidden_size,
         halves=2 if config.activation in GATED_ACTIVATIONS else 1,
-        activation=_activation(config),
+        forms=_expert_forms(config, place),
         initial=initial(config),
         deep=initial(config, deep=True),
         bias=config.add_bias_linear,
-        grouped=m.grouped_gemm,
     )
     shared = m.shared_expert_intermediate_size
     return MoELayer(
@@ -85,6 +88,17 @@ def _mlp(config: ModelConfig, place: Place, f: int, *, gated: bool = False) -> M
 def _router_initial(config: ModelConfig) -> Initial:
     recipe = Upcycling.of(config)
     return initial(config) if recipe is None else repeated(initial(config), recipe.granularity)
+
+
+def _expert_forms(config: ModelConfig, place: Place) -> ExpertForms:
+    fusion, device_type = config.fusion, place.device.type
+    is_plain = config.activation_clamp is None and not config.glu_linear_offset
+    form = pick(wanted=fusion.weighted_activation, device_type=device_type)
+    return ExpertForms(
+        weighted_activation(config.activation, form) if is_plain else AnyWeighted(_activation(config)),
+        grouped=config.moe.grouped_gemm,
+        product=product_form(pick(wanted=fusion.grouped_gemm, device_type=device_type)),
+    )
 
 
 def _activation(config: ModelConfig) -> Callable[[Tensor], Tensor]:

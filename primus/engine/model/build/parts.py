@@ -1,6 +1,8 @@
 """What several parts of the model are made of: norms, and how matrices are filled."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 from torch import nn
 
@@ -22,9 +24,11 @@ def norm(config: ModelConfig, place: Place) -> nn.Module:
     )
 
 
-def norm_kind(config: ModelConfig) -> type[RMSNorm] | type[LayerNorm]:
-    """Return the class of the model's norms."""
-    return RMSNorm if config.normalization == "RMSNorm" else LayerNorm
+def norm_kind(config: ModelConfig) -> Callable[..., nn.Module]:
+    """Return what builds the model's norms."""
+    if config.normalization == "LayerNorm":
+        return LayerNorm
+    return partial(RMSNorm, by_kernel=config.fusion.rms_norm)
 
 
 def initial(config: ModelConfig, *, deep: bool = False) -> Initial:

@@ -1,10 +1,10 @@
 """The feed-forward parts of a rank's experts, their matrices stacked so that one grouped product does for all."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from primus.engine.kernels.expert_mlp import expert_mlp
+from primus.engine.kernels.expert_mlp import ExpertForms, expert_mlp
 from primus.engine.model.parameter import Initial, Place, constant, declare
 from primus.engine.parallel.sharding import Sharding
 
@@ -34,17 +34,14 @@ class Experts(nn.Module):
         hidden: int,
         width: int,
         halves: int,
-        activation: Callable[[Tensor], Tensor],
+        forms: ExpertForms,
         initial: Initial,
         deep: Initial,
         bias: bool,
-        grouped: bool,
     ) -> None:
         """`halves` is 2 for gated activations; `deep` fills what writes into the residual stream.
 
         With `bias` no ranks may share an expert: each would add the last one.
-
-        With `grouped` all experts are multiplied at once, without it one after the other.
         """
         super().__init__()
         rows, columns = Sharding(dim=1, blocks=halves, is_expert=True), Sharding(dim=2, is_expert=True)
@@ -52,10 +49,10 @@ class Experts(nn.Module):
         first, last = (rows, Sharding(dim=None, is_expert=True)) if bias else (None, None)
         self.linear_fc1 = GroupedWeight(place, (experts, halves * width, hidden), rows, initial, bias=first)
         self.linear_fc2 = GroupedWeight(place, (experts, hidden, width), columns, deep, bias=last)
-        self.activation, self.grouped = activation, grouped
+        self.forms = forms
 
     def forward(self, x_MH: Tensor, weights_M: Tensor, counts: Sequence[int]) -> Tensor:
         """Return the weighted outputs [M, H] of rows that are sorted by expert, `counts[e]` for each."""
         w1, w2, b1, b2 = self.linear_fc1.weight, self.linear_fc2.weight, self.linear_fc1.bias, self.linear_fc2.bias
         biases = None if b1 is None or b2 is None else (b1, b2)
-        return expert_mlp(x_MH, weights_M, w1, w2, counts, self.activation, grouped=self.grouped, biases=biases)
+        return expert_mlp(x_MH, weights_M, w1, w2, counts, self.forms, biases=biases)
