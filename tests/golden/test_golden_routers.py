@@ -38,6 +38,19 @@ def test_a_loss_over_sequences_does_not_shrink_with_the_microbatch(per_token: bo
     assert ones[0]["lm_loss"] != ones[1]["lm_loss"]
 
 
+def test_losses_are_told_layer_by_layer_on_any_stage(tmp_path: Path) -> None:
+    keys = {**SHORT, "train_iters": 1, "moe_per_layer_logging": True}
+    (alone,), (divided,) = (
+        train(tmp_path, f"pp{ranks}", {**keys, "pipeline_model_parallel_size": ranks}, ranks=ranks, change=in_float64)
+        for ranks in (1, 2)
+    )
+    for name in LOSSES:
+        layers = [f"moe/{name}_layer_{number}" for number in (0, 1)]
+        assert alone[name] == pytest.approx(sum(alone[layer] for layer in layers) / 2, rel=1e-12)
+        assert [divided[layer] for layer in layers] == pytest.approx([alone[layer] for layer in layers], rel=1e-12)
+        assert alone[layers[0]] != alone[layers[1]]
+
+
 CAPPED: Keys = {**SHORT, "moe_expert_capacity_factor": 0.75, "moe_shared_expert_intermediate_size": None}
 
 

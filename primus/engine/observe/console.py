@@ -17,6 +17,10 @@ log = logging.getLogger(__name__)
 
 _FIELDS = (
     ("lm_loss", "lm loss", "{:.6E}"),
+    ("load_balancing_loss", "load balance", "{:.4f}"),
+    ("seq_load_balancing_loss", "seq load balance", "{:.4f}"),
+    ("global_load_balancing_loss", "global load balance", "{:.4f}"),
+    ("z_loss", "z loss", "{:.4g}"),
     ("learning_rate", "lr", "{:.3E}"),
     ("grad_norm", "grad norm", "{:.3f}"),
     ("loss_scale", "loss scale", "{:.1f}"),

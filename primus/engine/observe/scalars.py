@@ -20,6 +20,9 @@ _STEP_TAGS = {
 }
 
 
+_ROUTER_LOSSES = ("load_balancing_loss", "seq_load_balancing_loss", "global_load_balancing_loss", "z_loss")
+
+
 def step_scalars(record: Record, config: LoggerConfig) -> dict[str, float]:
     """Return tag -> value of one iteration, without those that the configuration switches off."""
     gates = {
@@ -35,9 +38,11 @@ def step_scalars(record: Record, config: LoggerConfig) -> dict[str, float]:
 
 
 def interval_scalars(record: Record, config: LoggerConfig) -> dict[str, float]:
-    """Return tag -> value of a logged interval: times (in seconds), throughput and evaluations."""
+    """Return tag -> value of a logged interval: times (in seconds), throughput, evaluations and losses beside the first."""
     tags: dict[str, float] = {}
     for key, value in record.items():
+        if key in _ROUTER_LOSSES or key.startswith("moe/"):
+            tags[key] = value
         name, _, kind = key.rpartition("_")
         if name.startswith(("validation", "test")) and kind == "loss":
             tags[f"lm loss {name}"] = value

@@ -170,6 +170,14 @@ def test_evaluations_and_timers_have_megatrons_tags() -> None:
     assert set(interval_scalars(RECORD, LoggerConfig())) == {"lm loss validation"}
 
 
+def test_losses_of_routers_are_shown_where_the_loss_is() -> None:
+    balance = {"load_balancing_loss": 1.25, "z_loss": 3.0, "moe/load_balancing_loss_layer_1": 1.5}
+    assert interval_scalars(RECORD | balance, LoggerConfig()).items() >= balance.items()
+    line = line_of(RECORD | balance, with_throughput=False)
+    assert "load balance 1.2500 | z loss 3 |" in line
+    assert "layer" not in line, "a model has many"
+
+
 def test_tensorboard_holds_scalars_by_iteration_and_by_samples(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
