@@ -97,6 +97,8 @@ def _mixing_width(model: ModelConfig, number: int) -> tuple[int, int]:
             return whole, 0
         case "mamba":
             return whole, _mamba_width(model)
+        case "gated_delta":
+            return whole, _delta_width(model)
         case "short_conv":
             # Both gates, what they multiply, before and after the convolution, and the output.
             return whole, 6 * model.hidden_size
@@ -121,6 +123,18 @@ def _mamba_width(model: ModelConfig) -> int:
     states = 2 * m.num_heads * m.state_dim * m.head_dim // SCAN_CHUNK
     in_fp32 = 10 * m.width + 4 * maps + states + pairs + 4 * m.num_heads
     return 3 * sum(m.blocks[1:4]) + m.width + 2 * in_fp32
+
+
+def _delta_width(model: ModelConfig) -> int:
+    """Return what a gated delta net keeps of a token, counted as if all were of the compute dtype.
+
+    The convolution's input, output and what silu makes of it, and the output; in fp32 queries and keys for each value head as they
+    come, of unit length, decayed and in the triangular system, values likewise, pairs of a chunk, and the states of chunks.
+    """
+    d = model.delta
+    keys, pairs = d.num_value_heads * d.key_head_dim, 5 * d.num_value_heads * SCAN_CHUNK
+    states = 2 * keys * d.value_head_dim // SCAN_CHUNK
+    return 3 * sum(d.blocks[:3]) + d.values + 2 * (10 * keys + 10 * d.values + states + pairs + 6 * d.num_value_heads)
 
 
 def _mlp_width(model: ModelConfig, width: int) -> int:

@@ -21,6 +21,14 @@ HYBRID: Keys = {
 }
 EXPERTS: Keys = {**HYBRID, "hybrid_override_pattern": "MEM*", "num_experts": 4, "moe_ffn_hidden_size": 16}
 SHORT: Keys = {"lfm_layer_types": ["conv", "full_attention"], "add_bias_linear": True}
+DELTA: Keys = {
+    "experimental_attention_variant": "gated_delta_net",
+    "linear_attention_freq": 2,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 6,
+    "linear_value_head_dim": 5,
+}
 UNEVEN: Keys = {
     "num_layers": 4,
     "add_bias_linear": True,
@@ -28,7 +36,7 @@ UNEVEN: Keys = {
 }
 MODELS: dict[str, Keys] = {
     name: {**keys, "init_method_std": 0.2, "train_iters": 2}
-    for name, keys in {"hybrid": HYBRID, "experts": EXPERTS, "short": SHORT, "uneven": UNEVEN}.items()
+    for name, keys in {"hybrid": HYBRID, "experts": EXPERTS, "short": SHORT, "delta": DELTA, "uneven": UNEVEN}.items()
 }
 
 TP2: Keys = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
@@ -40,6 +48,7 @@ LAYOUTS: dict[str, tuple[str, int, Keys]] = {
     "zero3": ("hybrid", 2, ZERO3),
     "pp2-zero-bubble": ("hybrid", 2, {"pipeline_model_parallel_size": 2, "patch_zero_bubble": True}),
     "short-tp2-sp": ("short", 2, TP2),
+    "delta-tp2-sp": ("delta", 2, TP2),
     "ep2": ("experts", 2, {"expert_model_parallel_size": 2}),
     "uneven-tp2": ("uneven", 2, {**TP2, "sequence_parallel": False}),
     "uneven-tp2-sp-pp2": ("uneven", 4, {**TP2, "pipeline_model_parallel_size": 2}),

@@ -53,6 +53,7 @@ LAYOUTS: dict[str, tuple[int, Keys]] = {
     "cp2-tp2": (4, {**CP2, **TP2, **ETP1}),
     "pp2-ep2": (4, {**PP2, **EP2}),
     "zero-bubble-ep2": (4, {**PP2, **EP2, **ZB}),
+    "ep2-recomputed": (2, {**EP2, "moe_layer_recompute": True}),
     "per-token-ep2": (2, {**EP2, "calculate_per_token_loss": True}),
 }
 

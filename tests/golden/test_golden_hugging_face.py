@@ -21,7 +21,7 @@ from primus.engine.config import ConfigContainer
 from primus.engine.config.model import ModelConfig
 
 RECORDED = Path(__file__).parents[1] / "data" / "hf"
-NAMES = ["llama", "llama3_rope", "qwen2", "qwen3", "mixtral", "qwen3_moe", "deepseek_v3"]
+NAMES = ["llama", "llama3_rope", "qwen2", "qwen3", "mixtral", "qwen3_moe", "deepseek_v3", "gpt_oss"]
 _OF_THE_MODEL = {"num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "max_position_embeddings"}
 _OF_THE_MODEL |= {"normalization", "position_embedding_type"}
 

@@ -55,13 +55,14 @@ LAYOUTS: dict[str, tuple[int, Keys]] = {
     "tp2-sp-overlap": (2, {**TP2, **OVERLAP}),
     "tp2-sp-zero3": (4, {**TP2, **ZERO3, **FULL}),
     "cp2-ring": (2, CP2),
+    "cp2-ring-scores": (2, {**CP2, "use_sink_attention": True, "sink_sliding_window": 5, "attn_logit_softcapping": 2.0}),
     "cp2-a2a": (2, {**CP2, "cp_comm_type": "a2a", "v_head_dim": 20}),
     "cp2-allgather-tp2": (4, {**CP2, **TP2, "cp_comm_type": "allgather"}),
     "pp2-zero-bubble": (2, {**PP2, "patch_zero_bubble": True}),
     "pp2-slices": (2, {**PP2, "patch_zero_bubble": True, "num_seq_splits": 2}),
     "selective": (1, {"recompute_granularity": "selective", "attention_backend": "unfused"}),
 }
-OF_MODEL = ("q_lora_rank", "v_head_dim")
+OF_MODEL = ("q_lora_rank", "v_head_dim", "use_sink_attention", "sink_sliding_window", "attn_logit_softcapping")
 
 
 @pytest.fixture(scope="module")

@@ -64,3 +64,45 @@ def test_a_checkpoint_goes_on_in_another_layout(number: int, source: str, target
     rows = train(tmp_path, "second", {**model, **keys, **load}, ranks=ranks, change=in_float64)
     assert [row["iteration"] for row in rows] == list(range(3, 13))
     assert_equal(rows, straight[tied][2:], 1e-12)
+
+
+SPARSE: dict[str, Any] = {
+    "num_layers": 4,
+    "train_iters": 6,
+    "num_experts": 4,
+    "moe_layer_freq": "([0]+[1]*3)",
+    "moe_ffn_hidden_size": 16,
+    "moe_router_topk": 2,
+    "moe_router_score_function": "sigmoid",
+    "moe_router_enable_expert_bias": True,
+    "moe_router_bias_update_rate": 0.05,
+    "moe_token_dispatcher_type": "alltoall",
+    "init_method_std": 0.2,
+}
+EP2: dict[str, Any] = {"expert_model_parallel_size": 2}
+SPARSE_LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "one": (1, {}),
+    "pp2": (2, PP2),
+    "ep2": (2, EP2),
+    "ep2_zero3": (4, {**EP2, **FSDP}),
+    "tp2_ep2_etp1": (2, {**TP2, **EP2, "expert_tensor_parallel_size": 1, "sequence_parallel": True}),
+}
+
+
+@pytest.fixture(scope="module")
+def sparse(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return train(tmp_path_factory.mktemp("sparse"), "straight", SPARSE, change=in_float64)
+
+
+@pytest.mark.parametrize(
+    ("source", "target"), [("pp2", "ep2"), ("ep2", "tp2_ep2_etp1"), ("tp2_ep2_etp1", "ep2_zero3"), ("ep2_zero3", "one")]
+)
+def test_experts_go_on_on_other_ranks(source: str, target: str, sparse: Any, tmp_path: Path) -> None:
+    """Their state and their biases too: from a pipeline to experts on ranks, from there to parts of matrices, and back."""
+    ranks, keys = SPARSE_LAYOUTS[source]
+    save = {"save": "ckpt", "save_interval": 2, "exit_interval": 2}
+    train(tmp_path, "first", {**SPARSE, **keys, **save}, ranks=ranks, change=in_float64)
+    ranks, keys = SPARSE_LAYOUTS[target]
+    load = {"load": str(tmp_path / "g" / "u" / "first" / "ckpt")}
+    rows = train(tmp_path, "second", {**SPARSE, **keys, **load}, ranks=ranks, change=in_float64)
+    assert_equal(rows, sparse[2:], 1e-12)

@@ -24,9 +24,23 @@ MODEL: Keys = {
 }
 NO_DROPOUT: Keys = {"attention_dropout": 0.0}
 PACKED: Keys = {"reset_attention_mask": True, "reset_position_ids": True, **NO_DROPOUT}
+NARROW: Keys = {
+    **NO_DROPOUT,
+    "use_sink_attention": False,
+    "sink_sliding_window": 0,
+    "position_embedding_type": "rope",
+    "window_size": [6, 0],
+    "window_attn_skip_freq": 4,
+    "attention_chunk_size": 10,
+    "no_rope_freq": 2,
+    "attn_temperature_scale": 0.3,
+    "attn_temperature_floor": 4,
+    "qk_l2_norm": True,
+}
 TP2: Keys = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
 CP2: Keys = {"context_parallel_size": 2}
 PP2: Keys = {"pipeline_model_parallel_size": 2}
+SLICES: Keys = {"patch_zero_bubble": True, "num_seq_splits": 2}
 FULL: Keys = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 
 LAYOUTS: dict[str, tuple[int, Keys, Keys]] = {
@@ -40,14 +54,19 @@ LAYOUTS: dict[str, tuple[int, Keys, Keys]] = {
     "cp2-allgather": (2, {**CP2, "cp_comm_type": "allgather"}, NO_DROPOUT),
     "cp2-packed": (2, CP2, PACKED),
     "cp2-allgather-packed": (2, {**CP2, "cp_comm_type": "allgather"}, PACKED),
-    "pp2-slices": (2, {**PP2, "patch_zero_bubble": True, "num_seq_splits": 2}, NO_DROPOUT),
+    "pp2-slices": (2, {**PP2, **SLICES}, NO_DROPOUT),
+    "narrow-unfused": (1, {"attention_backend": "unfused"}, NARROW),
+    "narrow-cp2-ring": (2, CP2, NARROW),
+    "narrow-cp2-allgather": (2, {**CP2, "cp_comm_type": "allgather"}, NARROW),
+    "narrow-cp2-a2a-pp2": (4, {**CP2, **PP2, "cp_comm_type": "a2a"}, NARROW),
+    "narrow-pp2-slices": (2, {**PP2, **SLICES}, NARROW),
 }
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Keys, list[dict[str, Any]]]]:
     folder = tmp_path_factory.mktemp("alone")
-    models = ({}, NO_DROPOUT, PACKED)
+    models = ({}, NO_DROPOUT, PACKED, NARROW)
     return [(keys, train(folder, f"one-{i}", {**MODEL, **keys}, change=in_float64)) for i, keys in enumerate(models)]
 
 

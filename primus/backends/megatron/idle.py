@@ -99,6 +99,7 @@ _UNGROUPED = first(
 _PROFILER = first(without("profile"), without("use_pytorch_profiler"))
 
 _NO_MIXER = unless("model_type", "mamba")
+_NO_SCAN = first(_NO_MIXER, under("experimental_attention_variant"))
 
 _RUN = (
     Idle(("file_sink_level",), under("sink_level")),
@@ -187,15 +188,23 @@ _MODEL = (
     Idle(("rotary_base", "rotary_percent"), positions("rope", "yarn")),
     Idle(("rotary_interleaved", "rotary_seq_len_interpolation_factor"), positions("rope", "yarn")),
     Idle(("original_max_position_embeddings",), extends_no_context),
-    Idle(("rotary_scaling_factor", "mscale", "mscale_all_dim"), positions("yarn")),
+    Idle(
+        ("rotary_scaling_factor", "mscale", "mscale_all_dim", "yarn_correction_range_round_to_int"),
+        positions("yarn"),
+    ),
     Idle(("rope_scaling_factor",), without("use_rope_scaling")),
 )
 _SINKS = (
     Idle(("sink_sliding_window",), without("use_sink_attention")),
     Idle(("sink_window_even_layers_only",), first(without("use_sink_attention"), without("sink_sliding_window"))),
+    Idle(("window_attn_skip_freq",), without("window_size")),
+    Idle(("attn_temperature_scale",), without("no_rope_freq")),
+    Idle(("attn_temperature_floor",), first(without("no_rope_freq"), without("attn_temperature_scale"))),
 )
 _TURBO = (
-    Idle(("enable_primus_turbo",), lambda p: None if any(p[key] for key in SWITCHES) else f"none of {', '.join(SWITCHES)} is on"),
+    Idle(
+        ("enable_primus_turbo",), lambda p: None if any(p[key] for key in SWITCHES) else f"none of {', '.join(SWITCHES)} is on"
+    ),
     Idle(("use_turbo_rms_norm",), first(without("enable_primus_turbo"), unless("normalization", "RMSNorm"))),
     Idle(("use_turbo_fused_act_with_probs",), first(without("enable_primus_turbo"), without("num_experts"), has_no_gate)),
     Idle(
@@ -217,8 +226,11 @@ _EXPERTS = (
     Idle(("moe_ffn_hidden_size", "moe_shared_expert_intermediate_size"), without("num_experts")),
     Idle(("moe_use_upcycling",), without("num_experts")),
     Idle(("moe_shared_expert_gate",), first(without("num_experts"), without("moe_shared_expert_intermediate_size"))),
-    Idle(("mamba_state_dim", "mamba_head_dim", "mamba_num_groups", "mamba_num_heads", "mamba_d_conv"), _NO_MIXER),
-    Idle(("mamba_expand",), first(_NO_MIXER, under("mamba_num_heads"))),
+    Idle(("mamba_state_dim", "mamba_head_dim", "mamba_num_groups", "mamba_num_heads", "mamba_d_conv"), _NO_SCAN),
+    Idle(("mamba_expand",), first(_NO_SCAN, under("mamba_num_heads"))),
+    Idle(("linear_conv_kernel_dim", "linear_key_head_dim", "linear_value_head_dim"), without("experimental_attention_variant")),
+    Idle(("linear_num_key_heads", "linear_num_value_heads"), without("experimental_attention_variant")),
+    Idle(("linear_attention_freq",), first(without("experimental_attention_variant"), under("model_type", "mamba"))),
     Idle(("is_hybrid_model",), _NO_MIXER),
     Idle(("hybrid_override_pattern",), first(_NO_MIXER, without("is_hybrid_model"))),
     Idle(
@@ -230,6 +242,9 @@ _EXPERTS = (
     Idle(("moe_router_load_balancing_type", "moe_aux_loss_coeff", "moe_z_loss_coeff"), without("num_experts")),
     Idle(("moe_expert_capacity_factor", "moe_router_force_load_balancing"), without("num_experts")),
     Idle(("expert_tensor_parallel_size",), without("num_experts")),
+    Idle(("moe_layer_recompute",), first(without("num_experts"), under("recompute_granularity", "full"))),
+    Idle(("overlap_moe_expert_parallel_comm",), first(without("num_experts"), experts_are_here)),
+    Idle(("use_turbo_deepep",), first(without("enable_primus_turbo"), without("num_experts"))),
     Idle(("moe_token_dispatcher_type",), first(without("num_experts"), experts_are_here)),
     Idle(
         ("moe_shared_expert_overlap",),

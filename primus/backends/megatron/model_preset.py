@@ -16,8 +16,8 @@ __all__ = ["model_keys", "preset_text"]
 
 
 def model_keys(model: ModelConfig) -> dict[str, Any]:
-    """Return the keys of a model of RMSNorm and SwiGLU, dense or sparse."""
-    a = model.attention
+    """Return the keys of a model of RMSNorm and a gated activation, dense or sparse."""
+    a, is_swiglu = model.attention, model.activation == "swiglu"
     return {
         "num_layers": model.num_layers,
         "hidden_size": model.hidden_size,
@@ -25,9 +25,12 @@ def model_keys(model: ModelConfig) -> dict[str, Any]:
         "vocab_size": model.vocab_size,
         "num_attention_heads": a.num_attention_heads,
         **(_latent(model) if a.mla.enabled else _heads(model)),
+        **_scores(model),
         "qk_layernorm": a.qk_norm == "model",
         "add_qkv_bias": a.add_qkv_bias,
-        "swiglu": True,
+        "add_bias_linear": model.add_bias_linear,
+        "swiglu": is_swiglu,
+        **({} if is_swiglu else _clamped_gate(model)),
         "normalization": "RMSNorm",
         "norm_epsilon": model.norm_epsilon,
         "untie_embeddings_and_output_weights": not model.tie_embeddings,
@@ -50,6 +53,24 @@ def preset_text(model: ModelConfig, *, opening: str, tokenizer: str | None) -> s
 def _heads(model: ModelConfig) -> dict[str, Any]:
     a = model.attention
     return {"group_query_attention": True, "num_query_groups": a.num_query_groups, "kv_channels": a.kv_channels}
+
+
+def _scores(model: ModelConfig) -> dict[str, Any]:
+    a, keys = model.attention, dict[str, Any]()
+    if a.sinks:
+        keys["use_sink_attention"] = True
+    if a.window is not None:
+        keys["window_size"] = [a.window - 1, 0]
+        keys["window_attn_skip_freq"] = [int(number not in a.full_layers) for number in range(model.num_layers)]
+    return keys
+
+
+def _clamped_gate(model: ModelConfig) -> dict[str, Any]:
+    return {
+        "quick_geglu": True,
+        "activation_func_clamp_value": model.activation_clamp,
+        "glu_linear_offset": model.glu_linear_offset,
+    }
 
 
 def _latent(model: ModelConfig) -> dict[str, Any]:
@@ -78,6 +99,7 @@ def _positions(p: PositionConfig, *, of_latents: bool) -> dict[str, Any]:
             "original_max_position_embeddings": p.yarn_original_max_position_embeddings,
             "mscale": p.yarn_mscale,
             "mscale_all_dim": p.yarn_mscale_all_dim,
+            "yarn_correction_range_round_to_int": p.yarn_correction_range_round_to_int,
         }
     if p.use_rope_scaling:
         keys |= {

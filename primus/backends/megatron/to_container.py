@@ -133,6 +133,7 @@ _MODEL: dict[str, Quantity] = {
     "model.final_logit_softcapping": lambda p: attention.positive(p, "final_logit_softcapping"),
     "model.attention.soft_cap": lambda p: attention.positive(p, "attn_logit_softcapping"),
     "model.attention.window": attention.window,
+    "model.attention.full_layers": attention.full_layers,
     "model.attention.qk_norm": architecture.qk_norm,
     "model.attention.backend": _backend,
     "model.attention.softmax_in_fp32": lambda p: p["attention_softmax_in_fp32"] or p["apply_query_key_layer_scaling"],
@@ -149,6 +150,7 @@ _MODEL: dict[str, Quantity] = {
     "model.moe.ffn_hidden_size": moe.expert_width,
     "model.moe.router_dtype": moe.router_dtype,
     "model.moe.router_load_balancing_type": moe.balancing,
+    "model.moe.token_dispatcher": lambda p: p["moe_token_dispatcher_type"],
     "model.moe.aux_loss_coeff": moe.coefficients,
     "model.moe.router_force_load_balancing": moe.forced_balance,
     "model.moe.router_logit_softcapping": moe.soft_cap,
@@ -178,6 +180,7 @@ _MODEL: dict[str, Quantity] = {
     "model.position.max_position_embeddings": positions.max_position_embeddings,
     "model.position.yarn_original_max_position_embeddings": positions.yarn_original_context,
     "model.position.rope_scaling_context": positions.llama3_original_context,
+    "model.position.unrotated_layers": positions.unrotated_layers,
 }
 _OVERLAP: dict[str, Quantity] = {
     f"model.tp_overlap.{name.replace('_', '.')}": form for name, form in tp_overlap.PRODUCTS.items()

@@ -2,7 +2,7 @@
 
 - `container.py`: `ConfigContainer`, the whole run
 - `train.py`, `model.py`, `optim.py`, `data.py`, `checkpoint.py`, `observe.py`, `system.py`: its parts
-- `attention.py`, `position.py`, `moe.py`, `ssm.py`: parts of the model
+- `attention.py`, `position.py`, `moe.py`, `ssm.py`, `delta.py`: parts of the model
 - `blocks.py`: which parts stand in which layer
 - `pipeline.py`: stages of the model and the order of their work
 - `offload.py`: activations in host memory

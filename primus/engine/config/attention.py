@@ -55,8 +55,10 @@ class AttentionConfig:
     """A learned score for each head takes part in its softmax and has no value."""
     window: int | None = None
     """Keys that a query sees, that of its own position among them; None: all before it."""
-    window_even_layers_only: bool = False
-    """Layers 1, 3, ... see everything before."""
+    full_layers: tuple[int, ...] = ()
+    """Numbers of the layers without that window."""
+    chunk: int | None = None
+    """Positions of a chunk, whose queries see keys of it alone, in layers that rotate; None: no chunks."""
     mla: MLAConfig = field(default_factory=MLAConfig)
     """Latent vectors, whose norms `qk_norm` then means; `kv_channels` and `num_query_groups` have no meaning with it."""
     query_key_layer_scaling: bool = False

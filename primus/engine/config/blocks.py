@@ -5,8 +5,8 @@ from typing import Literal
 
 __all__ = ["BlocksConfig", "FeedForward", "Mixing"]
 
-Mixing = Literal["attention", "mamba", "short_conv", "linear", "none"]
-"""`short_conv`: a gated convolution of a few tokens; `linear`: one square matrix, which mixes no tokens; `none`: the half and its norm are not there."""
+Mixing = Literal["attention", "mamba", "gated_delta", "short_conv", "linear", "none"]
+"""`gated_delta`: linear attention; `short_conv`: a gated convolution of a few tokens; `linear`: one square matrix, which mixes no tokens; `none`: the half and its norm are not there."""
 FeedForward = Literal["mlp", "linear", "none"]
 """`mlp` is a mixture of experts in a layer that is sparse."""
 
@@ -38,4 +38,4 @@ class BlocksConfig:
     @property
     def runs_along(self) -> bool:
         """Whether the state of some layer runs along the sequence, token by token."""
-        return self.has_mamba or "short_conv" in self.mixing
+        return not {"mamba", "gated_delta", "short_conv"}.isdisjoint(self.mixing)

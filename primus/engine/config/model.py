@@ -5,6 +5,7 @@ from typing import Literal
 
 from primus.engine.config.attention import AttentionConfig
 from primus.engine.config.blocks import BlocksConfig
+from primus.engine.config.delta import DeltaConfig
 from primus.engine.config.moe import MoEConfig
 from primus.engine.config.mtp import MTPConfig
 from primus.engine.config.pipeline import PipelineConfig
@@ -132,6 +133,8 @@ class ModelConfig:
     """Prediction of tokens further ahead."""
     mamba: MambaConfig = field(default_factory=MambaConfig)
     """State-space layers."""
+    delta: DeltaConfig = field(default_factory=DeltaConfig)
+    """Gated delta nets."""
     blocks: BlocksConfig = field(default_factory=BlocksConfig)
     """What stands in which layer."""
     position: PositionConfig

@@ -24,6 +24,8 @@ class MoEConfig:
     """Its output is multiplied by the sigmoid of a product with the token."""
     shared_expert_overlap: bool = False
     """That expert works while tokens travel to the others, and not after they are back."""
+    overlaps_exchange: bool = False
+    """While the tokens of one microbatch travel backward, another goes forward, and the other way round."""
     token_dispatcher: Literal["allgather", "alltoall", "flex"] = "allgather"
     """All tokens to all ranks; a row for each expert of a token; or a token once to each rank that has experts of it."""
     grouped_gemm: bool = False

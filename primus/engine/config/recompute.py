@@ -18,6 +18,8 @@ class RecomputeConfig:
     """Layers of a group (uniform), or of a stage (block)."""
     layer_ids: tuple[int, ...] = ()
     """Full without a method: exactly these layers, counted from 0 over the whole model."""
+    experts: bool = False
+    """All of a sparse layer's feed-forward half, router and exchange of tokens included."""
     distribute_saved_activations: bool = False
     """Each tensor-parallel rank keeps a slice of a recomputed layer's input."""
 

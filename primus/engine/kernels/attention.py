@@ -91,7 +91,7 @@ def explicit_attention(
     positions = torch.arange(K, device=q.device)
     blocked = rule.blocked(positions[K - S :], positions)
     if mask_B1SS is not None:
-        blocked = mask_B1SS if rule.window is None else mask_B1SS | blocked
+        blocked = mask_B1SS | blocked if rule.is_narrow else mask_B1SS
     # The lowest finite number, not -inf: a row with everything blocked gives the mean of V instead of NaN.
     scores = scores.masked_fill(blocked, torch.finfo(scores.dtype).min)
     if sink_N is None:

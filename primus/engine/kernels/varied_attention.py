@@ -1,4 +1,4 @@
-"""Core attention with a window, a soft cap on scores, or sinks, in blocks of queries with the keys that they can see.
+"""Core attention with a window, chunks, a soft cap on scores, or sinks, in blocks of queries with the keys that they can see.
 
 A sink is a learned score of each head that takes part in its softmax and has no value (GPT-OSS, arXiv 2508.10925): one more
 part without output, that only adds to the denominator.
@@ -19,6 +19,8 @@ __all__ = ["ScoreRule", "sink_gradient", "sink_part", "varied_attention"]
 
 _ROWS = 128
 """Queries of a block at least: fewer run slower."""
+_HELD = 512
+"""Queries of a block at most where its scores are held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +31,33 @@ class ScoreRule:
     """Keys that a query sees, the one of its own position among them; None: all before it."""
     cap: float | None = None
     """Scores stay below this size."""
+    chunk: int | None = None
+    """Positions are cut into chunks of this length, and a query sees keys of its own alone; None: they are one."""
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether a query may miss keys before it."""
+        return self.window is not None or self.chunk is not None
 
     @property
     def is_plain(self) -> bool:
         """Whether there is nothing to it."""
-        return self.window is None and self.cap is None
+        return not self.is_narrow and self.cap is None
 
     def blocked(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Return [Q, K], true where a key comes after the query or before its window, for positions of both."""
+        """Return [Q, K], true where a key comes after the query or before what it sees, for positions of both."""
         distance = queries[:, None] - keys[None, :]
-        after = distance < 0
-        return after if self.window is None else after | (distance >= self.window)
+        blocked = distance < 0
+        if self.window is not None:
+            blocked = blocked | (distance >= self.window)
+        if self.chunk is not None:
+            blocked = blocked | (queries[:, None] // self.chunk != keys[None, :] // self.chunk)
+        return blocked
+
+    def first_key(self, query: int) -> int:
+        """Return the first position that the query at a position sees."""
+        of_window = 0 if self.window is None else max(0, query - self.window + 1)
+        return of_window if self.chunk is None else max(of_window, query - query % self.chunk)
 
 
 def varied_attention(
@@ -52,7 +70,7 @@ def varied_attention(
     sink_N: Tensor | None = None,
     dropout: PositionDropout | None = None,
 ) -> Tensor:
-    """Attend as `kernels.attention` says; a window narrows a mask as it does the causal rule."""
+    """Attend as `kernels.attention` says; windows and chunks narrow a mask as they do the causal rule."""
     out: Tensor = _Varied.apply(q_SBND, k_SBGD, v_SBGD, mask_B1SS, rule, sink_N, dropout)
     return out
 
@@ -131,20 +149,33 @@ def _meetings(
     """Yield blocks of queries with the keys that they can see, and what is blocked and dropped between them."""
     S, K = q.shape[2], k.shape[2]
     positions = torch.arange(K, device=q.device)
-    size = S if rule.window is None else max(_ROWS, rule.window)
+    size = _block(S, rule, holds_scores=mask is not None or dropout is not None or rule.cap is not None)
     for start in range(0, S, size):
         stop = min(start + size, S)
         first, last = K - S + start, K - S + stop
-        keys = slice(0 if rule.window is None else max(0, first - rule.window + 1), last if mask is None else K)
+        begin = rule.first_key(first)
+        keys = slice(begin, last if mask is None or rule.is_narrow else K)
         how: dict[str, Any] = {"blocked": None, "cap": rule.cap}
         if mask is not None:
             how["blocked"] = mask[:, :, start:stop, keys]
-            if rule.window is not None:
-                how["blocked"] = how["blocked"] | (positions[first:last, None] - positions[keys] >= rule.window)
-        elif rule.window is None and S == K:
+            if rule.is_narrow:
+                how["blocked"] = how["blocked"] | rule.blocked(positions[first:last], positions[keys])
+        elif begin == first == rule.first_key(last - 1):
             how["is_causal"] = True
         else:
             how["blocked"] = rule.blocked(positions[first:last], positions[keys])[None, None]
         if dropout is not None:
             how["factors"] = dropout.factors(q, positions[first:last], positions[keys])
         yield slice(start, stop), keys, how
+
+
+def _block(S: int, rule: ScoreRule, *, holds_scores: bool) -> int:
+    """Return the queries of a block: few enough that little is blocked, and that scores, where they are held, are not many."""
+    if rule.window is None and rule.chunk is None and not holds_scores:
+        return S
+    reach = min(rule.window or S, rule.chunk or S)
+    if rule.chunk is not None and rule.window is None and not holds_scores and rule.chunk >= _ROWS:
+        return rule.chunk
+    size = max(_ROWS, min(reach, _HELD))
+    # A block of whole chunks has no keys in vain at its start.
+    return size if rule.chunk is None or rule.chunk > size else size - size % rule.chunk

@@ -1,4 +1,4 @@
-"""Self-attention with grouped queries: fused projection, head norms, rotation, core attention, output projection.
+"""Self-attention with grouped queries: fused projection, head norms, positions, core attention, output projection.
 
 `linear_qkv` has its rows ordered by group: the group's N/G query heads, its key head, its value head. A rank owns whole groups
 and their query heads. With fewer groups than ranks the projection's rows are divided evenly all the same; its output is then
@@ -17,7 +17,8 @@ from primus.engine.kernels.position_dropout import PositionDropout
 from primus.engine.kernels.varied_attention import ScoreRule, varied_attention
 from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
 from primus.engine.model.parameter import Place, constant, declare
-from primus.engine.model.rotary import RotaryTables, rotate
+from primus.engine.model.positioned import Positioned
+from primus.engine.model.rotary import RotaryTables
 from primus.engine.model.slices import SequenceSlice
 from primus.engine.parallel import collectives
 from primus.engine.parallel.mesh import Group
@@ -45,14 +46,14 @@ class SelfAttention(nn.Module):
         own_heads: Callable[[Tensor], Heads],
         q_layernorm: nn.Module | None,
         k_layernorm: nn.Module | None,
-        interleaved: bool,
+        position: Positioned,
         core_attention: nn.Module,
         linear_proj: RowParallelLinear,
     ) -> None:
         super().__init__()
         self.linear_qkv, self.own_heads = linear_qkv, own_heads
         self.q_layernorm, self.k_layernorm = q_layernorm, k_layernorm
-        self.interleaved = interleaved
+        self.position = position
         self.core_attention, self.linear_proj = core_attention, linear_proj
 
     def forward(
@@ -61,8 +62,7 @@ class SelfAttention(nn.Module):
         query, key, value = self.own_heads(self.linear_qkv(x_SBH))
         if self.q_layernorm is not None and self.k_layernorm is not None:
             query, key = self.q_layernorm(query), self.k_layernorm(key)
-        query = rotate(query, tables, interleaved=self.interleaved)
-        key = rotate(key, tables, interleaved=self.interleaved)
+        query, key = self.position(query, key, tables, 0 if part is None else part.first)
         if part is not None:
             key, value = part.extend(self, key, value)
         context = self.core_attention(query.flatten(2, 3), key, value, mask_B1SS)

@@ -17,6 +17,7 @@ from primus.engine.model.initialise import initialise, zero_padding
 from primus.engine.model.layer import Decoder
 from primus.engine.model.parameter import Place
 from primus.engine.model.recompute import DistributedRecompute, Recompute, Runner, keep
+from primus.engine.parallel.lanes import Lanes
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.random import RandomStreams
 from primus.errors import ConfigError
@@ -49,6 +50,7 @@ def build_model(
         ep=mesh.ep,
         etp=mesh.etp,
         etp_ep=mesh.etp_ep,
+        lanes=Lanes(mesh.device),
         dtype=dtype,
         device=torch.device(device),
         weights_device=torch.device("meta" if config.init.meta_device else device),
@@ -107,7 +109,14 @@ def _chunk(config: ModelConfig, place: Place, layers: range, ends: _Ends, cross_
         norm(config, place) if ends.is_last else None,
         _runs(config, place, layers),
     )
-    return GPTModel(embedding=words, rotary=rotary(config, place), decoder=decoder, output_layer=head, mtp=further)
+    return GPTModel(
+        embedding=words,
+        rotary=rotary(config, place),
+        decoder=decoder,
+        output_layer=head,
+        mtp=further,
+        lanes=place.lanes,
+    )
 
 
 def _check_divisible(config: ModelConfig, tp: int) -> None:

@@ -9,6 +9,7 @@ All take q [S, B, N, D], k and v [S, B, G, D] with S this rank's positions, and 
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -82,7 +83,7 @@ class GatheredAttention(nn.Module):
         blocked = self.rule.blocked(rows, keys)[None, None]
         if mask is not None:
             own = mask.index_select(2, rows)
-            blocked = own if self.rule.window is None else own | blocked
+            blocked = own | blocked if self.rule.is_narrow else own
         if sink_N is None and self.rule.cap is None:
             return sdpa_attention(q, k, v, blocked, dropout=dropout)
         assert not dropout, "the front door refuses dropout here"
@@ -183,10 +184,11 @@ def _meeting(
     rule: dict[str, Any] = {"blocked": None, "cap": scores.cap}
     if mask is not None:
         rule["blocked"] = mask.index_select(2, own).index_select(3, theirs)
-        if scores.window is not None:
+        if scores.is_narrow:
             rule["blocked"] = rule["blocked"] | scores.blocked(own, theirs)
-    elif scores.window is not None:
-        rule["blocked"] = scores.blocked(own, theirs)[None, None]
+    elif scores.is_narrow:
+        rows, keys = _in_sight(scores, S * ring.size, ring.size, ring.index, owner)
+        rule["blocked"] = scores.blocked(own[rows], theirs[keys])[None, None]
     elif owner == ring.index:
         rule["is_causal"] = True
     elif owner < ring.index:  # its early half precedes all queries, its late half none
@@ -196,6 +198,17 @@ def _meeting(
     if dropout is not None:
         rule["factors"] = dropout.factors(q, own[rows], theirs[keys])
     return rows, keys, rule
+
+
+@cache
+def _in_sight(scores: ScoreRule, length: int, size: int, index: int, owner: int) -> tuple[slice, slice]:
+    """Return the stretches of one rank's queries and of another's keys outside which nothing is seen.
+
+    Where nothing is seen at all, they are one query and one key, which stay blocked: a part needs both.
+    """
+    seen = ~scores.blocked(positions(length, size, index), positions(length, size, owner))
+    rows, keys = (seen.any(dim).nonzero().flatten().tolist() or [0] for dim in (1, 0))
+    return slice(rows[0], rows[-1] + 1), slice(keys[0], keys[-1] + 1)
 
 
 def _for_queries(x_BGKD: Tensor, q: Tensor) -> Tensor:

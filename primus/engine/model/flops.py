@@ -26,6 +26,8 @@ def _mixing(config: ModelConfig, number: int) -> int:
             return _attention(config)
         case "mamba":
             return _mamba(config)
+        case "gated_delta":
+            return _delta_net(config)
         case "short_conv":
             return 4 * config.hidden_size**2
         case "linear":
@@ -51,6 +53,12 @@ def _mamba(config: ModelConfig) -> int:
     """Return the projections, and the scan token by token: a state is decayed, added to and read (in chunks it is more)."""
     m = config.mamba
     return config.hidden_size * (sum(m.blocks) + m.width) + 3 * m.width * m.state_dim
+
+
+def _delta_net(config: ModelConfig) -> int:
+    """Return the projections, and the rule token by token: a state is decayed, read twice and added to."""
+    d = config.delta
+    return config.hidden_size * (sum(d.blocks) + d.values) + 4 * d.values * d.key_head_dim
 
 
 def _attention(config: ModelConfig) -> int:

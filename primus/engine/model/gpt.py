@@ -17,6 +17,7 @@ from primus.engine.model.output import OutputLayer
 from primus.engine.model.rotary import RotaryEmbedding
 from primus.engine.model.slices import SequenceSlice
 from primus.engine.parallel.buckets import Unit
+from primus.engine.parallel.lanes import Lanes
 
 __all__ = ["GPTModel"]
 
@@ -32,9 +33,14 @@ class GPTModel(nn.Module):
         decoder: Decoder,
         output_layer: OutputLayer | None,
         mtp: MultiTokenPrediction | None = None,
+        lanes: Lanes | None = None,
     ) -> None:
-        """Without `embedding`, forward takes hidden states; without `output_layer`, it returns them."""
+        """Without `embedding`, forward takes hidden states; without `output_layer`, it returns them.
+
+        `lanes` are what its layers let pass while tokens travel.
+        """
         super().__init__()
+        self.lanes = lanes
         self.embedding, self.rotary = embedding, rotary
         self.decoder, self.output_layer, self.mtp = decoder, output_layer, mtp
 

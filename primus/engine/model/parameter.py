@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from primus.engine.parallel.lanes import Lanes
 from primus.engine.parallel.mesh import Group, Part
 from primus.engine.parallel.random import RandomStreams
 from primus.engine.parallel.sharding import Sharding, local_shape
@@ -32,6 +33,7 @@ class Place:
     ep: Part
     etp: Part
     etp_ep: Group
+    lanes: Lanes
     dtype: torch.dtype
     device: torch.device
     weights_device: torch.device

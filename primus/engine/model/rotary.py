@@ -66,7 +66,9 @@ def frequencies_of(position: PositionConfig, channels: int) -> tuple[Tensor, flo
         )
         multiplier = yarn_concentration(position.yarn_scaling_factor, position.yarn_mscale, position.yarn_mscale_all_dim)
         return yarn_frequencies(plain, position.yarn_scaling_factor, low, high), multiplier
-    return (llama3_frequencies(plain, position.rope_scaling_factor) if position.use_rope_scaling else plain), 1.0
+    if not position.use_rope_scaling:
+        return plain, 1.0
+    return llama3_frequencies(plain, position.rope_scaling_factor, context=position.rope_scaling_context), 1.0
 
 
 def rotate(x: Tensor, tables: RotaryTables | None, *, interleaved: bool) -> Tensor:

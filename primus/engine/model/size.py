@@ -122,6 +122,8 @@ def _layer(config: ModelConfig, number: int) -> LayerSize:
             size += norm + _attention(config)
         case "mamba":
             size += norm + _mamba(config)
+        case "gated_delta":
+            size += norm + _delta_net(config)
         case "short_conv":
             size += norm + LayerSize(divided=config.hidden_size * (4 * config.hidden_size + SHORT_TAPS))
         case "linear":
@@ -139,6 +141,15 @@ def _mamba(config: ModelConfig) -> LayerSize:
     m, h = config.mamba, config.hidden_size
     return LayerSize(
         divided=h * (sum(m.blocks) + m.width) + sum(m.blocks[1:4]) * (m.conv_width + 1) + 3 * m.num_heads + m.width
+    )
+
+
+def _delta_net(config: ModelConfig) -> LayerSize:
+    """Projections, convolution without bias, two numbers a head, the norm of heads."""
+    d, h = config.delta, config.hidden_size
+    return LayerSize(
+        divided=h * (sum(d.blocks) + d.values) + sum(d.blocks[:3]) * d.conv_width + 2 * d.num_value_heads,
+        whole=_norm(config, d.value_head_dim),
     )
 
 

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from primus.engine.parallel.collectives import Works, wait
+from primus.engine.parallel.lanes import Lane, Lanes
 from primus.engine.parallel.mesh import Group
 
 __all__ = ["Exchange", "exchange_counts"]
@@ -20,9 +21,9 @@ __all__ = ["Exchange", "exchange_counts"]
 class Exchange:
     """One exchange of rows [M, ...], sorted by the rank that they go to; they arrive sorted by the rank that they come from."""
 
-    def __init__(self, group: Group, sends: Sequence[int], receives: Sequence[int]) -> None:
-        """`sends` are the rows for each rank, `receives` those from each rank."""
-        self.group, self.sends, self.receives = group, sends, receives
+    def __init__(self, group: Group, sends: Sequence[int], receives: Sequence[int], lanes: Lanes) -> None:
+        """`sends` are the rows for each rank, `receives` those from each rank; other lines of work pass by while it waits."""
+        self.group, self.sends, self.receives, self._lanes = group, sends, receives, lanes
         self._works: Works = []
         self._arriving: Tensor | None = None
         self._ticket: Tensor | None = None
@@ -41,7 +42,7 @@ class Exchange:
     @property
     def reverse(self) -> "Exchange":
         """The way back."""
-        return Exchange(self.group, self.receives, self.sends)
+        return Exchange(self.group, self.receives, self.sends, self._lanes)
 
     def begin(self, x: Tensor, sends: Sequence[int], receives: Sequence[int]) -> Tensor:
         """Send without a gradient until `end`; return nothing of any size, which stands in the graph for what is on its way."""
@@ -50,8 +51,9 @@ class Exchange:
         self._works = [dist.all_to_all_single(self._arriving, x.contiguous(), *sizes, group=self.group.handle, async_op=True)]
         return x.new_empty(0)
 
-    def end(self) -> Tensor:
+    def end(self, lane: Lane) -> Tensor:
         """Return what has arrived since `begin`."""
+        self._lanes.turn(lane)
         wait(self._works)
         assert self._arriving is not None
         arrived, self._arriving, self._works = self._arriving, None, []
@@ -73,14 +75,14 @@ class _Start(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, ticket: Tensor) -> tuple[Tensor, None]:
-        return ctx.exchange.end(), None
+        return ctx.exchange.end("backward"), None
 
 
 class _Finish(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, ticket: Tensor, exchange: Exchange) -> Tensor:
         ctx.exchange = exchange
-        return exchange.end()
+        return exchange.end("forward")
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:

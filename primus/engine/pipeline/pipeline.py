@@ -9,6 +9,7 @@ from primus.engine.config.pipeline import PipelineConfig
 from primus.engine.device_memory import device_name
 from primus.engine.model.gpt import GPTModel
 from primus.engine.model.hidden import hidden_shape, residual_dtype
+from primus.engine.parallel.lanes import Lanes
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.pipeline.adaptive import Adaptive
 from primus.engine.pipeline.host_link import host_link
@@ -47,9 +48,13 @@ class Pipeline:
         recorder: Recorder | None = None,
         adaptive: Adaptive | None = None,
         offload: OffloadStore | None = None,
+        lanes: Lanes | None = None,
     ) -> None:
-        """`links` is needed for more than one pipeline rank, `recorder` for `adaptive`, `offload` for tables with copies."""
-        self._config, self._mesh, self._links = config, mesh, links
+        """`links` is needed for more than one pipeline rank, `recorder` for `adaptive`, `offload` for tables with copies.
+
+        With `lanes` a backward and the next forward run in turns.
+        """
+        self._config, self._mesh, self._links, self._lanes = config, mesh, links, lanes
         self.recorder = recorder
         """Times of the last step that was timed; None where nobody asks for them."""
         self._adaptive, self._offload = adaptive, offload
@@ -95,6 +100,7 @@ class Pipeline:
             roots=roots,
             offload=self._offload,
             trial=None if counts is None else Trial(pause=pause, counts=counts),
+            lanes=self._lanes,
         )
         self._say_what_left()
         if self._adaptive is not None and self.recorder is not None:
@@ -135,7 +141,7 @@ def build_pipeline(config: ConfigContainer, mesh: Mesh, chunks: Sequence[GPTMode
     model = config.model
     pipeline = model.pipeline.with_copy_time(model.hidden_size, model.seq_length, device_name(mesh.device))
     if mesh.pp.size == 1:
-        return Pipeline(pipeline, mesh)
+        return Pipeline(pipeline, mesh, lanes=chunks[0].lanes if model.moe.overlaps_exchange else None)
     links = Links(
         mesh,
         hidden_shape(model, mesh, config.train.micro_batch_size),

@@ -4,15 +4,18 @@ A forward starts from the hidden states of the stage before, or from the data; a
 made, or from the loss. Between the two a stage keeps its input, and the edge of the graph at its output, not the output itself.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from primus.engine.parallel.lanes import Lanes
 from primus.engine.pipeline.links import Links
 from primus.engine.pipeline.offload import OffloadStore
 from primus.engine.pipeline.schedules import Message, Op, Pause, RankPlan, Task
@@ -70,15 +73,19 @@ def execute(
     roots: Roots | None = None,
     offload: OffloadStore | None = None,
     trial: Trial | None = None,
+    lanes: Lanes | None = None,
 ) -> None:
     """Run the tasks in order. `gradients` is needed for backwards, `links` where the model has other ranks.
 
     `around` surrounds the work of each operation, without the waiting for its input. `roots` is asked once before a backward.
-    `offload` is needed where activations go to the host. `trial` says that the first operations may not count.
+    `offload` is needed where activations go to the host. `trial` says that the first operations may not count. With `lanes` a
+    backward and the forward that follows it run in turns; only where the model has no other ranks.
     """
     if links is not None:
         links.begin(plan.incoming)
-    _Step(plan, forward, gradients, links, around or (lambda _: nullcontext()), roots or (lambda _: ()), offload).run(trial)
+    _Step(plan, forward, gradients, links, around or (lambda _: nullcontext()), roots or (lambda _: ()), offload, lanes).run(
+        trial
+    )
     if gradients is not None:
         # Before the last messages have arrived: other ranks still work on them.
         gradients.compute_postponed()
@@ -98,7 +105,9 @@ class _Step:
         around: Around,
         roots: Roots,
         offload: OffloadStore | None,
+        lanes: Lanes | None,
     ) -> None:
+        self._lanes = lanes
         self._plan, self._forward, self._gradients, self._links = plan, forward, gradients, links
         self._around, self._roots, self._offload = around, roots, offload
         self._alive: dict[Op, tuple[Tensor | None, Tensor | GradientEdge]] = {}
@@ -126,6 +135,9 @@ class _Step:
             self._links.restart(pause.sent)
 
     def _run_all(self, tasks: Sequence[Task]) -> None:
+        if self._lanes is not None:
+            self._run_in_turns(deque(tasks), self._lanes)
+            return
         for task in tasks:
             for chunk in task.gathers:
                 if self._gradients is not None:
@@ -136,6 +148,14 @@ class _Step:
                     self._gradients.release(chunk)
             if made is not None and task.makes is not None:
                 self._pass_on(made, task)
+
+    def _run_in_turns(self, tasks: deque[Task], lanes: Lanes) -> None:
+        while tasks:
+            task = tasks.popleft()
+            if task.op.kind == "B" and tasks and tasks[0].op.kind == "F":
+                lanes.beside(partial(self._run, task), partial(self._run, tasks.popleft()))
+            else:
+                self._run(task)
 
     def _pass_on(self, made: Tensor, task: Task) -> None:
         assert task.makes is not None

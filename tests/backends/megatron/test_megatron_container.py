@@ -220,12 +220,18 @@ def test_examples_build(file: Path, tmp_path: Path) -> None:
         assert MegatronArgBuilder(experiment, module, world_size, tmp_path).build().config.train.train_iters > 0
 
 
+TOKENIZER = {"mock_data": False, "data_path": "a", "tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": "t"}
+
+
 @pytest.mark.parametrize(
     ("overrides", "path", "value"),
     [
         ({"untie_embeddings_and_output_weights": False}, "model.tie_embeddings", True),
         ({}, "model.tie_embeddings", False),
         ({}, "model.vocab_size", None),
+        (TOKENIZER | {"vocab_size": 152064}, "model.vocab_size", 152064),
+        ({"use_rope_scaling": True, "original_max_position_embeddings": 64}, "model.position.rope_scaling_context", 64),
+        ({"use_rope_scaling": True}, "model.position.rope_scaling_context", 8192),
         ({}, "model.position.yarn_original_max_position_embeddings", 4096),
         ({"original_max_position_embeddings": 64}, "model.position.yarn_original_max_position_embeddings", 64),
         ({"attention_softmax_in_fp32": True}, "model.attention.softmax_in_fp32", True),

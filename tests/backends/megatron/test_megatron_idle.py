@@ -76,6 +76,7 @@ SINKHORN: Values = {"moe_router_load_balancing_type": "sinkhorn"}
 UNEVEN = Path(__file__).parents[2] / "data/megatron/uneven_layers.json"
 
 MAMBA: Values = {"model_type": "mamba", "mamba_head_dim": 8}
+DELTA: Values = {"experimental_attention_variant": "gated_delta_net"}
 HYBRID: Values = {**MAMBA, "is_hybrid_model": True}
 
 MLA: Values = {"multi_latent_attention": True, "position_embedding_type": "rope"}
@@ -98,6 +99,15 @@ CASES: list[tuple[Values, Values, Values, str]] = [
     ({"use_turbo_grouped_gemm": True}, {**TURBO, **MOE, "moe_grouped_gemm": False}, TURBO_MOE, "moe_grouped_gemm"),
     ({"sink_sliding_window": 4}, {}, SINKS, "use_sink_attention"),
     ({"sink_window_even_layers_only": False}, {**SINKS}, {**SINKS, "sink_sliding_window": 4}, "sink_sliding_window"),
+    ({"window_attn_skip_freq": 2}, {}, {"window_size": [3, 0]}, "window_size"),
+    ({"attn_temperature_scale": 0.1}, {}, {**ROTATED, "no_rope_freq": 2}, "no_rope_freq"),
+    ({"attn_temperature_floor": 4}, {}, {**ROTATED, "no_rope_freq": 2, "attn_temperature_scale": 0.1}, "no_rope_freq"),
+    (
+        {"attn_temperature_floor": 4},
+        {**ROTATED, "no_rope_freq": 2},
+        {**ROTATED, "no_rope_freq": 2, "attn_temperature_scale": 0.1},
+        "attn_temperature_scale",
+    ),
     ({"q_lora_rank": 8}, {}, MLA, "multi_latent_attention"),
     ({"kv_lora_rank": 8}, {}, MLA, "multi_latent_attention"),
     ({"qk_head_dim": 8}, {}, MLA, "multi_latent_attention"),
@@ -109,6 +119,15 @@ CASES: list[tuple[Values, Values, Values, str]] = [
     ({"rotary_scaling_factor": 4.0}, {**MLA, "rope_type": "rope"}, MLA, "rope_type"),
     ({"mscale_all_dim": 0.5}, {**MLA, "rope_type": "rope"}, MLA, "rope_type"),
     ({"moe_layer_freq": 2}, {}, MOE, "num_experts"),
+    (
+        {"overlap_moe_expert_parallel_comm": True},
+        {"moe_token_dispatcher_type": "alltoall"},
+        {**EXPERT_RANKS, "moe_token_dispatcher_type": "alltoall"},
+        "num_experts",
+    ),
+    ({"use_turbo_deepep": True}, EXPERT_RANKS, {**EXPERT_RANKS, "enable_primus_turbo": True}, "enable_primus_turbo"),
+    ({"moe_layer_recompute": True}, {}, MOE, "num_experts"),
+    ({"moe_layer_recompute": True}, {**MOE, **RECOMPUTED}, MOE, "recompute_granularity"),
     ({"moe_layer_freq": 2}, {**HYBRID, **MOE, "hybrid_override_pattern": "ME-*"}, MOE, "model_type"),
     (
         {"heterogeneous_layers_config_path": str(UNEVEN)},
@@ -122,6 +141,14 @@ CASES: list[tuple[Values, Values, Values, str]] = [
     ({"mamba_num_heads": 16}, {}, MAMBA, "model_type"),
     ({"mamba_d_conv": 2}, {}, MAMBA, "model_type"),
     ({"mamba_expand": 4}, {}, MAMBA, "model_type"),
+    ({"mamba_state_dim": 16}, {**MAMBA, **DELTA}, MAMBA, "experimental_attention_variant"),
+    ({"linear_conv_kernel_dim": 2}, {}, DELTA, "experimental_attention_variant"),
+    ({"linear_key_head_dim": 8}, {}, DELTA, "experimental_attention_variant"),
+    ({"linear_value_head_dim": 8}, {}, DELTA, "experimental_attention_variant"),
+    ({"linear_num_key_heads": 8}, {}, DELTA, "experimental_attention_variant"),
+    ({"linear_num_value_heads": 16}, {}, DELTA, "experimental_attention_variant"),
+    ({"linear_attention_freq": 2}, {}, DELTA, "experimental_attention_variant"),
+    ({"linear_attention_freq": 2}, {**MAMBA, **DELTA}, DELTA, "model_type"),
     ({"mamba_expand": 4}, {**MAMBA, "mamba_num_heads": 8}, MAMBA, "mamba_num_heads"),
     ({"is_hybrid_model": True}, {}, MAMBA, "model_type"),
     ({"hybrid_override_pattern": "M*M-"}, {"is_hybrid_model": True}, HYBRID, "model_type"),
@@ -464,6 +491,7 @@ CASES: list[tuple[Values, Values, Values, str]] = [
             ("rotary_scaling_factor", 2.0),
             ("mscale", 0.5),
             ("mscale_all_dim", 0.5),
+            ("yarn_correction_range_round_to_int", False),
         )
     ),
     ({"rope_scaling_factor": 4.0}, {}, {"use_rope_scaling": True}, "use_rope_scaling"),

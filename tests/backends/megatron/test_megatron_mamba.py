@@ -103,12 +103,49 @@ def test_a_list_says_which_layers_are_convolutions(build: Any) -> None:
     [
         ({"num_layers": 2}, "lists 4 layers, but num_layers is 2"),
         ({"lfm_layer_types": ["conv", "attention"] * 2}, "lfm_layer_types"),
-        (MAMBA, "set model_type: gpt"),
-        ({"heterogeneous_layers_config_path": "layers.json"}, "does not go with a description of each layer"),
-        ({"reset_attention_mask": True, "create_attention_mask_in_dataloader": True}, "the convolution of lfm_layer_types ("),
+        (MAMBA, "exclude each other: each says what stands in all layers"),
+        ({"heterogeneous_layers_config_path": "layers.json"}, "and a description of each layer exclude each other"),
+        ({"reset_attention_mask": True, "create_attention_mask_in_dataloader": True}, "the state of lfm_layer_types ("),
     ],
     ids=str,
 )
 def test_a_wrong_list_is_refused(problems_of: Any, keys: dict[str, Any], message: str) -> None:
     problems = problems_of({**LFM, **keys})
+    assert any(message in problem for problem in problems), problems
+
+
+DELTA: dict[str, Any] = {"experimental_attention_variant": "gated_delta_net", "linear_num_key_heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("keys", "mixing"),
+    [
+        ({}, ("gated_delta",) * 4),
+        ({"linear_attention_freq": 2}, ("gated_delta", "attention") * 2),
+        ({"linear_attention_freq": "[1]*3+[0]"}, ("gated_delta", "gated_delta", "gated_delta", "attention")),
+        ({**HYBRID, "hybrid_override_pattern": "M-*M"}, ("gated_delta", "none", "attention", "gated_delta")),
+    ],
+    ids=str,
+)
+def test_linear_layers_follow_their_rhythm(build: Any, keys: dict[str, Any], mixing: tuple[str, ...]) -> None:
+    model = build({**DELTA, **keys}).config.model
+    assert model.blocks.mixing == mixing
+    assert model.delta.num_key_heads == 2
+    assert model.mamba.num_heads == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"experimental_attention_variant": "kimi_delta_attention"}, "is not built yet: use gated_delta_net"),
+        ({"linear_num_value_heads": 3}, "is not a multiple of linear_num_key_heads 2"),
+        ({"linear_attention_freq": "[1]"}, "linear_attention_freq"),
+        ({"tensor_model_parallel_size": 4}, "linear_num_key_heads 2 (exp.yaml:"),
+        ({"reset_attention_mask": True, "create_attention_mask_in_dataloader": True}, "set reset_attention_mask: false"),
+        (LFM, "exclude each other"),
+    ],
+    ids=str,
+)
+def test_wrong_linear_layers_are_refused(problems_of: Any, keys: dict[str, Any], message: str) -> None:
+    problems = problems_of({**DELTA, **keys}, world_size=4)
     assert any(message in problem for problem in problems), problems

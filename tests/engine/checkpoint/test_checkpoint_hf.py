@@ -29,7 +29,7 @@ from primus.engine.parallel.random import RandomStreams
 from primus.engine.parallel.sharding import Shards, buffer_shards, global_parameters, weight_shards
 from primus.errors import InputError, RunError
 
-NAMES = ["llama", "llama3_rope", "qwen2", "qwen3", "mixtral", "qwen3_moe", "deepseek_v3"]
+NAMES = ["llama", "llama3_rope", "qwen2", "qwen3", "mixtral", "qwen3_moe", "deepseek_v3", "gpt_oss"]
 EXPECTED = json.loads((RECORDED / "index.json").read_text())
 
 
@@ -84,11 +84,13 @@ def test_what_came_in_goes_out_bit_by_bit(name: str, tmp_path: Path) -> None:
     assert same(model_from(again, config_of(source)).state_dict(), model_from(checkpoint, config_of(source)).state_dict())
 
 
-FRESH = {
+WINDOWED = ["full_attention", "sliding_attention"]
+FRESH: dict[str, dict[str, Any]] = {
     "llama": {"tie_word_embeddings": True, "num_key_value_heads": 1},
-    "qwen2": {"tie_word_embeddings": False},
+    "qwen2": {"tie_word_embeddings": False, "use_sliding_window": True, "sliding_window": 6, "layer_types": WINDOWED},
     "qwen3": {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}},
-    "mixtral": {"num_hidden_layers": 1},
+    "mixtral": {"num_hidden_layers": 1, "sliding_window": 5},
+    "gpt_oss": {"layer_types": None, "num_local_experts": 3},
     "qwen3_moe": {"mlp_only_layers": [1], "norm_topk_prob": False},
     "deepseek_v3": {"q_lora_rank": None, "n_group": 1, "topk_group": 1, "rope_parameters": {"rope_theta": 1000.0}},
 }
@@ -291,7 +293,7 @@ def test_files_that_are_gone_or_cut_short_are_named(tmp_path: Path) -> None:
         (
             "llama",
             {"model_type": "opt"},
-            "model_type opt (LlamaForCausalLM) is not known; known are deepseek_v3, llama, mixtral",
+            "model_type opt (LlamaForCausalLM) is not known; known are deepseek_v3, gpt_oss, llama",
         ),
         ("llama", {"num_hidden_layers": None}, "num_hidden_layers is missing"),
         ("llama", {"hidden_size": "big"}, "hidden_size is 'big'; it is a number above 0"),
@@ -299,8 +301,10 @@ def test_files_that_are_gone_or_cut_short_are_named(tmp_path: Path) -> None:
         ("llama", {"num_key_value_heads": 3}, "num_key_value_heads is 3; it must divide num_attention_heads, 4"),
         ("llama", {"rope_parameters": {"rope_type": "longrope"}}, "rope_type is longrope; known are default, linear"),
         ("llama", {"rope_parameters": {"rope_type": "linear"}}, "rope_type linear needs a factor"),
-        ("qwen2", {"layer_types": ["sliding_attention"]}, "layer_types has sliding_attention"),
-        ("mixtral", {"sliding_window": 8}, "sliding_window is 8"),
+        ("llama", {"attention_bias": True}, "attention_bias is True; only False can be read"),
+        ("qwen2", {"layer_types": ["chunked_attention"] * 2}, "layer_types has chunked_attention"),
+        ("qwen2", {"layer_types": ["full_attention"]}, "layer_types has 1"),
+        ("qwen2", {"layer_types": ["full_attention", "sliding_attention"]}, "sliding_window is missing"),
         ("deepseek_v3", {"topk_group": 3}, "num_experts_per_tok is 4 and topk_group 3"),
         ("deepseek_v3", {"quantization_config": {"quant_method": "fp8"}}, "save them in bfloat16 first"),
     ],

@@ -44,7 +44,7 @@ def config_of(case: dict[str, Any]) -> ModelConfig:
         attention=AttentionConfig(
             sinks=k.get("use_sink_attention", False),
             window=k.get("sink_sliding_window") or None,
-            window_even_layers_only=k.get("sink_window_even_layers_only", False),
+            full_layers=tuple(range(1, k["num_layers"], 2)) if k.get("sink_window_even_layers_only") else (),
             num_attention_heads=heads,
             num_query_groups=k["num_query_groups"] if k["group_query_attention"] else heads,
             kv_channels=k.get("kv_channels", k["hidden_size"] // heads),

@@ -16,6 +16,7 @@ from primus.engine.config.tp_overlap import BULK, ColumnOverlap, ProductOverlap,
 from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
 from primus.engine.model.parameter import Place, normal
 from primus.engine.parallel import collectives
+from primus.engine.parallel.lanes import Lanes
 from primus.engine.parallel.mesh import Mesh, build_mesh
 from primus.engine.parallel.random import RandomStreams
 
@@ -92,6 +93,7 @@ def case(mesh: Mesh, overlap: Overlap, dtype: torch.dtype) -> tuple[torch.nn.Mod
         ep=mesh.ep,
         etp=mesh.etp,
         etp_ep=mesh.etp_ep,
+        lanes=Lanes(mesh.device),
         dtype=dtype,
         device=torch.device("cpu"),
         weights_device=torch.device("cpu"),

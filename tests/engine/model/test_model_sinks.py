@@ -38,7 +38,17 @@ def heads(S: int, K: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor
     return tensor(S, 2, 4, 8), tensor(K, 2, 2, 8), tensor(K, 2, 2, 6), tensor(4)
 
 
-RULES = [ScoreRule(), ScoreRule(window=3), ScoreRule(cap=0.7), ScoreRule(window=140, cap=2.0), ScoreRule(window=1)]
+RULES = [
+    ScoreRule(),
+    ScoreRule(window=3),
+    ScoreRule(cap=0.7),
+    ScoreRule(window=140, cap=2.0),
+    ScoreRule(window=1),
+    ScoreRule(chunk=5),
+    ScoreRule(chunk=130),
+    ScoreRule(chunk=200, window=9),
+    ScoreRule(chunk=7, cap=1.5),
+]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
@@ -59,12 +69,26 @@ def test_blocks_equal_the_formula(rule: ScoreRule, S: int, K: int, has_sinks: bo
 def test_a_window_counts_the_token_itself(tmp_path: Path) -> None:
     """The keys that reach a query's output: W of them in even layers, all before it in odd ones."""
     for window, even_only, seen in ((4, True, [4, 16]), (4, False, [4, 4]), (0, True, [16, 16])):
-        assert [reach(tmp_path, number, window, even_only) for number in (0, 1)] == seen
+        keys = {"sink_sliding_window": window, "sink_window_even_layers_only": even_only}
+        assert [reach(tmp_path, number, keys) for number in (0, 1)] == seen
 
 
-def reach(folder: Path, number: int, window: int, even_only: bool) -> int:
+def test_windows_and_chunks_of_any_layers(tmp_path: Path) -> None:
+    """`window_size` counts the keys before a token; the last chunk of 16 positions by sixes has four."""
+    plain = {"use_sink_attention": False, "sink_sliding_window": 0}
+    for keys, seen in (
+        ({"window_size": [3, 0]}, [4, 4]),
+        ({"window_size": [3, 0], "window_attn_skip_freq": 2}, [4, 16]),
+        ({"attention_chunk_size": 6}, [4, 4]),
+        ({"attention_chunk_size": 6, "no_rope_freq": "[1, 0]"}, [16, 4]),
+        ({"attention_chunk_size": 6, "window_size": [2, 0]}, [3, 3]),
+    ):
+        assert [reach(tmp_path, number, {**plain, **keys}) for number in (0, 1)] == seen
+
+
+def reach(folder: Path, number: int, keys: dict[str, Any]) -> int:
     case, _ = read(DATA, CASE)
-    model = model_of(folder, case, sink_sliding_window=window, sink_window_even_layers_only=even_only)
+    model = model_of(folder, case, **keys)
     core: Any = dict(model.decoder.numbered())[number].self_attention.core_attention
     q, k, v = (torch.randn(16, 1, n, 8) for n in (4, 2, 2))
     v.requires_grad_()

@@ -116,10 +116,11 @@ ROWS = section(
              "Excludes `use_flash_attn` and `cross_entropy_loss_fusion`."),
     live("check_weight_hash_across_dp_replicas_interval", "int?", "ddp.check_weight_hash_interval", minimum=1,
          doc="Iterations between comparisons of all replicas' weights by hash; a difference stops the run."),
-    pending("overlap_moe_expert_parallel_comm", "bool", "Expert parallelism is",
-            doc="Interleave a forward with another microbatch's backward so that expert all-to-alls hide behind compute."),
+    live("overlap_moe_expert_parallel_comm", "bool", "model.moe.overlaps_exchange",
+         doc="Run the backward of a microbatch and the forward of the next in turns, each while the other's tokens travel to "
+             "experts. Two microbatches then keep their activations; alltoall and flex dispatchers, without pipelines."),
     live("decoder_pipeline_manual_split_list", "list[int]?", "model.pipeline.layers_per_stage",
-            doc="Decoder layers on each stage, in model order."),
+         doc="Decoder layers on each stage, in model order."),
     inert("patch_moe_overlap", "bool", "nothing reads it upstream either; overlap_moe_expert_parallel_comm is the working key",
           doc="Former switch for overlapping expert compute and communication."),
 )

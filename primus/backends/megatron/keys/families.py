@@ -9,7 +9,6 @@ __all__ = ["ROWS"]
 
 _MIXTURE = "This variant of expert layers is"
 _GATE = "Gated attention is"
-_DELTA = "Linear attention is"
 _V4 = "The DeepSeek-V4 stack is"
 _K3 = "The Kimi K3 stack is"
 _HINT = "choice among kernels with equal results; this engine has one portable form"
@@ -32,6 +31,8 @@ _VARIANTS = section(
          doc="Growth of queries with their position p in layers without rotation: 1 + scale ln(1 + floor((p + 1) / floor))."),
     live("attn_temperature_floor", "int", "model.position.temperature_floor", minimum=1,
          doc="Tokens of a step of that growth."),
+    live("yarn_correction_range_round_to_int", "bool", "model.position.yarn_correction_range_round_to_int",
+         doc="Let YaRN's blend begin and end at whole channels; GPT-OSS does not."),
     pending("apply_wd_to_qk_layernorm", "bool", _GATE,
             doc="Let weight decay act on the norms of queries and keys, too."),
     live("activation_func_clamp_value", "float?", "model.activation_clamp", minimum=0,
@@ -74,22 +75,24 @@ _STATE_SPACE = section(
          doc="Tokens that the convolution in a Mamba mixer sees."),
     inert("disable_mamba_mem_eff_path", "bool", _HINT,
           doc="Run a Mamba mixer step by step instead of in one kernel."),
-    pending("experimental_attention_variant", "str?", _DELTA, choices=("gated_delta_net", "kimi_delta_attention"),
-            doc="Mixer with a state of fixed size that takes the place of attention, or of the Mamba mixer in a hybrid."),
-    pending("linear_attention_freq", "int|str|list[int]?", _DELTA,
-            doc="Which layers are linear: all but every n-th, or a list such as `([1]*3+[0])*6`. Null: all."),
-    pending("linear_conv_kernel_dim", "int", _DELTA, minimum=1,
-            doc="Tokens that the convolution in a linear layer sees."),
-    pending("linear_key_head_dim", "int", _DELTA, minimum=1,
-            doc="Channels of a query or key head of a linear layer."),
-    pending("linear_value_head_dim", "int", _DELTA, minimum=1,
-            doc="Channels of a value head of a linear layer."),
-    pending("linear_num_key_heads", "int", _DELTA, minimum=1,
-            doc="Query and key heads of a linear layer."),
-    pending("linear_num_value_heads", "int", _DELTA, minimum=1,
-            doc="Value heads of a linear layer, a multiple of its key heads."),
-    pending("use_short_conv", "bool", _DELTA,
-            doc="Let a convolution run over queries, keys and values of a linear layer first."),
+    live("experimental_attention_variant", "str?", "model.blocks.mixing",
+         choices=("gated_delta_net", "kimi_delta_attention"),
+         doc="Mixer with a state of fixed size that takes the place of attention, or of the Mamba mixer in a hybrid; "
+             "`kimi_delta_attention` is not built yet."),
+    live("linear_attention_freq", "int|str|list[int]?", "model.blocks.mixing",
+         doc="Which layers are linear: all but every n-th, or a list such as `([1]*3+[0])*6`. Null: all."),
+    live("linear_conv_kernel_dim", "int", "model.delta.conv_width", minimum=1,
+         doc="Tokens that the convolution in a linear layer sees."),
+    live("linear_key_head_dim", "int", "model.delta.key_head_dim", minimum=1,
+         doc="Channels of a query or key head of a linear layer."),
+    live("linear_value_head_dim", "int", "model.delta.value_head_dim", minimum=1,
+         doc="Channels of a value head of a linear layer."),
+    live("linear_num_key_heads", "int", "model.delta.num_key_heads", minimum=1,
+         doc="Query and key heads of a linear layer."),
+    live("linear_num_value_heads", "int", "model.delta.num_value_heads", minimum=1,
+         doc="Value heads of a linear layer, a multiple of its key heads."),
+    inert("use_short_conv", "bool", "a linear layer always has its convolution",
+          doc="Let a convolution run over queries, keys and values of a linear layer first."),
     live("lfm_layer_types", "list[str]?", "model.blocks.mixing", choices=("conv", "full_attention"),
          doc="The mixer of each layer of an LFM2 model: `conv`, a gated convolution of three tokens, or "
              "`full_attention`."),

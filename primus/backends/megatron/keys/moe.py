@@ -1,6 +1,6 @@
 """Rows of section 10.6: routers, experts, balancing, dispatch."""
 
-from primus.backends.megatron.keys.row import inert, live, pending, section
+from primus.backends.megatron.keys.row import inert, live, section
 
 __all__ = ["ROWS"]
 
@@ -56,8 +56,8 @@ ROWS = section(
          choices=("allgather", "alltoall", "flex", "alltoall_seq"),
             doc="How tokens travel to the ranks of their experts: all of them to all ranks, a row for each expert of a token, "
                 "or (flex) a token once to each rank that has experts of it; all give the same result."),
-    pending("moe_enable_deepep", "bool", _MOE,
-            doc="Let the flex dispatcher use DeepEP's transport."),
+    inert("moe_enable_deepep", "bool", "the flex dispatcher always sends a token once to a rank, as DeepEP does",
+          doc="Let the flex dispatcher use DeepEP's transport."),
     live("moe_per_layer_logging", "bool", "model.moe.per_layer_logging",
             doc="Log balancing losses layer by layer as well as in the mean."),
     live("moe_expert_capacity_factor", "float?", "model.moe.expert_capacity_factor",

@@ -1,10 +1,8 @@
 """Rows of section 8: computing activations again in backward instead of keeping them."""
 
-from primus.backends.megatron.keys.row import live, pending, retired, section
+from primus.backends.megatron.keys.row import live, retired, section
 
 __all__ = ["ROWS"]
-
-_EXPERTS = "Recomputation of experts is"
 
 # A table: a row's identity on its first line, its meaning below.
 # fmt: off
@@ -24,6 +22,6 @@ ROWS = section(
          doc="Each tensor-parallel rank keeps a slice of a recomputed layer's input. Not with sequence parallelism."),
     retired("checkpoint_activations", "bool", "use recompute_granularity, recompute_method and recompute_num_layers",
             doc="Old switch for recomputation."),
-    pending("moe_layer_recompute", "bool", _EXPERTS,
-            doc="Recompute whole expert layers; an older form of selective recomputation of `moe`."),
+    live("moe_layer_recompute", "bool", "model.recompute.experts",
+         doc="Repeat the feed-forward half of sparse layers, router and exchange of tokens included; its input alone is kept."),
 )

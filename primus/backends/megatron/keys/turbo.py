@@ -5,6 +5,7 @@ from primus.backends.megatron.keys.row import inert, live, pending, removed, sec
 __all__ = ["ROWS"]
 
 _TURBO = "The Turbo kernels are"
+_TRANSPORT = "tokens travel by torch's all-to-all, which chooses its own units and stream"
 _SINK = "Sink attention is"
 
 # A table: a row's identity on its first line, its meaning below.
@@ -18,15 +19,15 @@ _BUILD = section(
 _KERNELS = section(
     "11.2",
     live("enable_primus_turbo", "bool", "model.fusion.rms_norm, model.fusion.weighted_activation, model.fusion.grouped_gemm",
-            doc="Master switch: without it no key here asks for a kernel. Kernels are written in Triton and run on a GPU; elsewhere "
-                "the portable form of the same function runs, and the log says so."),
+            doc="Master switch: without it no key here asks for a kernel. Kernels are written in Triton and run on a GPU; "
+                "elsewhere the portable form of the same function runs, and the log says so."),
     pending("use_turbo_attention", "bool", _TURBO,
             doc="Turbo's attention kernel; it drops attention dropout."),
     live("use_sink_attention", "bool", "model.attention.sinks",
             doc="Each head learns a sink that takes up attention without giving a value, as in GPT-OSS."),
     live("sink_sliding_window", "int", "model.attention.window", minimum=0,
             doc="Keys that a token sees in a sink layer, itself included. 0: all."),
-    live("sink_window_even_layers_only", "bool", "model.attention.window_even_layers_only",
+    live("sink_window_even_layers_only", "bool", "model.attention.full_layers",
             doc="Apply the window to layers 0, 2, 4 and so on; the others see everything."),
     pending("use_turbo_gemm", "bool", _TURBO,
             doc="Turbo's matrix products in dense linear layers."),
@@ -40,12 +41,12 @@ _KERNELS = section(
             doc="Choose experts and compute the balancing scores in one kernel."),
     pending("enable_turbo_attention_float8", "bool", _TURBO,
             doc="Run Turbo's attention in 8 bits. Needs `use_turbo_attention`."),
-    pending("use_turbo_deepep", "bool", _TURBO,
-            doc="Dispatch tokens to experts through Turbo's DeepEP transport."),
-    pending("turbo_deepep_num_cu", "int", _TURBO, minimum=1,
-            doc="Compute units that the DeepEP transport may use."),
-    pending("turbo_deepep_use_comm_stream", "bool", _TURBO,
-            doc="Give the DeepEP transport a device stream of its own."),
+    live("use_turbo_deepep", "bool", "model.moe.token_dispatcher",
+         doc="Dispatch tokens to experts as DeepEP does, once to each rank: chooses the flex dispatcher."),
+    inert("turbo_deepep_num_cu", "int", _TRANSPORT,
+          doc="Compute units that the DeepEP transport may use."),
+    inert("turbo_deepep_use_comm_stream", "bool", _TRANSPORT,
+          doc="Give the DeepEP transport a device stream of its own."),
     pending("turbo_sync_free_moe_stage", "int", _TURBO, choices=(0, 1, 2, 3),
             doc="How much of the expert layer runs without waiting for the host: a bundle of the other switches, 0 for none."),
     live("use_turbo_fused_act_with_probs", "bool", "model.fusion.weighted_activation",

@@ -16,6 +16,7 @@ _CLASSES = {
     "qwen3_moe": "Qwen3MoeForCausalLM",
     "mixtral": "MixtralForCausalLM",
     "deepseek_v3": "DeepseekV3ForCausalLM",
+    "gpt_oss": "GptOssForCausalLM",
 }
 
 
@@ -40,6 +41,8 @@ def family_of(model: ModelConfig) -> str:
     a = model.attention
     if a.mla.enabled:
         return "deepseek_v3"
+    if a.sinks:
+        return "gpt_oss"
     if model.moe.layers:
         return "qwen3_moe" if a.qk_norm == "model" else "mixtral"
     if a.qk_norm == "model":
@@ -55,7 +58,7 @@ def config_json(model: ModelConfig, family: str, dtype: str) -> dict[str, Any]:
         "model_type": family,
         "num_hidden_layers": model.num_layers,
         "hidden_size": model.hidden_size,
-        "intermediate_size": model.ffn_hidden_size,
+        "intermediate_size": _feed_forward_width(model, family),
         "num_attention_heads": a.num_attention_heads,
         "num_key_value_heads": a.num_attention_heads if a.mla.enabled else a.num_query_groups,
         "head_dim": a.mla.qk_pos_emb_head_dim if a.mla.enabled else a.kv_channels,
@@ -63,12 +66,13 @@ def config_json(model: ModelConfig, family: str, dtype: str) -> dict[str, Any]:
         "rms_norm_eps": model.norm_epsilon,
         "initializer_range": model.init.method_std,
         "attention_dropout": a.attention_dropout,
-        "attention_bias": False,
+        "attention_bias": family == "gpt_oss",
         "max_position_embeddings": model.position.max_position_embeddings,
         "tie_word_embeddings": model.tie_embeddings,
         "vocab_size": model.vocab_size,
         "torch_dtype": dtype,
         **_rotation(model),
+        **(_window(model) if a.window is not None and not a.mla.enabled else {}),
         **(_experts(model, family) if model.moe.layers else {}),
         **(_latent(model) if a.mla.enabled else {}),
     }
@@ -103,12 +107,30 @@ def _rotation(model: ModelConfig) -> dict[str, Any]:
     return {"rope_theta": p.rotary_base, "rope_scaling": scaling, "rope_parameters": parameters}
 
 
+def _feed_forward_width(model: ModelConfig, family: str) -> int:
+    """Families without dense layers have one width, that of an expert."""
+    width = model.moe.ffn_hidden_size if family in ("mixtral", "gpt_oss") else None
+    return width or model.ffn_hidden_size
+
+
+def _window(model: ModelConfig) -> dict[str, Any]:
+    full = model.attention.full_layers
+    kinds = ["full_attention" if number in full else "sliding_attention" for number in range(model.num_layers)]
+    return {"sliding_window": model.attention.window, "use_sliding_window": True, "layer_types": kinds}
+
+
 def _experts(model: ModelConfig, family: str) -> dict[str, Any]:
     m = model.moe
     assert m.num_experts is not None
     width = m.ffn_hidden_size or model.ffn_hidden_size
     if family == "mixtral":
         return {"num_local_experts": m.num_experts, "num_experts_per_tok": m.router_topk}
+    if family == "gpt_oss":
+        return {
+            "num_local_experts": m.num_experts,
+            "num_experts_per_tok": m.router_topk,
+            "swiglu_limit": model.activation_clamp,
+        }
     if family == "qwen3_moe":
         dense = [number for number in range(model.num_layers) if number not in m.layers]
         return {

@@ -21,12 +21,11 @@ from primus.engine.checkpoint.dist_format import Piece, Stored
 from primus.engine.checkpoint.dist_plan import Box
 from primus.engine.checkpoint.folder import RELEASE, TRACKER, format_of, iteration_folder, newest, read_tracker, write_durably
 from primus.engine.checkpoint.hf.describe import described
-from primus.engine.checkpoint.hf.forms import runs
 from primus.engine.checkpoint.hf.likeness import differences
 from primus.engine.checkpoint.hf.names import listed, row_of
 from primus.engine.checkpoint.hf.read import CONFIG, ORIGINAL, model_of, read_config
 from primus.engine.checkpoint.hf.target import Planned, write_safetensors
-from primus.engine.checkpoint.hf.weights import HFWeights, their_tensors
+from primus.engine.checkpoint.hf.weights import HFWeights, scattered, their_tensors
 from primus.engine.checkpoint.load import open_checkpoint
 from primus.engine.checkpoint.save import saved_layout, seal
 from primus.engine.checkpoint.state import TrainState
@@ -101,7 +100,7 @@ def export_hf(checkpoint: Path, out: Path, *, original: Path | None = None, max_
     def tensors() -> Iterator[tuple[str, Tensor]]:
         for name, shape in shapes.items():
             theirs = {n: torch.empty(s, dtype=dtypes[name]) for n, s in their_tensors(family, name, shape, model).items()}
-            source.load({name: _scattered(family, name, shape, theirs, model)})
+            source.load({name: scattered(family, name, shape, theirs, model)})
             yield from theirs.items()
 
     write_safetensors(out, plan, tensors(), max_file_bytes=max_file_bytes)
@@ -139,21 +138,6 @@ def _pieces(family: str, weights: HFWeights, stored: Mapping[str, Stored]) -> It
             data = torch.empty(sizes, dtype=tensor.dtype)
             weights.load({name: Shards(shape, tensor.dtype, [Chunk(box.offsets, data)])})
             yield Piece(name, box, data)
-
-
-def _scattered(family: str, name: str, shape: tuple[int, ...], theirs: Mapping[str, Tensor], model: ModelConfig) -> Shards:
-    """Return our tensor as rectangles that lie in theirs: loading it fills them."""
-    row = row_of(family, name)
-    assert row is not None
-    chunks = []
-    for number in range(shape[0]) if row.is_of_experts else (None,):
-        before = () if number is None else (number,)
-        rows, *others = shape[len(before) :]
-        for run in runs(row.form, rows, model):
-            part = theirs[row.theirs[run.part].format(e=number)][run.theirs : run.theirs + run.length]
-            data = part if number is None else part.unsqueeze(0)
-            chunks.append(Chunk((*before, run.ours, *(0 for _ in others)), data))
-    return Shards(shape, next(iter(theirs.values())).dtype, chunks)
 
 
 def _newest(checkpoint: Path) -> Path:

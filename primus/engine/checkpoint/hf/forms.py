@@ -14,7 +14,7 @@ __all__ = ["Run", "runs", "their_rows"]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Rows that lie one after the other on both sides."""
+    """Rows that lie one after the other in ours, and evenly spaced in theirs."""
 
     part: int
     """Which of their tensors."""
@@ -23,19 +23,28 @@ class Run:
     ours: int
     """First row in our tensor."""
     length: int
+    step: int = 1
+    """Distance of the rows there."""
+
+    def their_slice(self, low: int, high: int) -> slice:
+        """Return where our rows from `low` to before `high` lie there."""
+        start = self.theirs + (low - self.ours) * self.step
+        return slice(start, start + (high - low - 1) * self.step + 1, self.step)
 
 
 def runs(form: Form, rows: int, model: ModelConfig) -> list[Run]:
     """Return the runs of our tensor of `rows` rows, in its order.
 
     `qkv` goes by groups: the query heads of a group, its key head, its value head. `halves` are what the activation gates by,
-    and what is gated.
+    and what is gated; in `pairs` the rows of the two alternate.
     """
     if form == "same":
         return [Run(0, 0, 0, rows)]
+    half = rows // 2
     if form == "halves":
-        half = rows // 2
         return [Run(0, 0, 0, half), Run(1, 0, half, half)]
+    if form == "pairs":
+        return [Run(0, 0, 0, half, 2), Run(0, 1, half, half, 2)]
     groups, channels = model.attention.num_query_groups, model.attention.kv_channels
     queries = model.attention.num_attention_heads // groups * channels
     step = queries + 2 * channels

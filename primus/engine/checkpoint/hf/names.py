@@ -6,14 +6,14 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from primus.engine.config.model import ModelConfig
 
 __all__ = ["FAMILIES", "Form", "Row", "is_ignored", "listed", "row_of"]
 
-Form = Literal["same", "qkv", "halves"]
+Form = Literal["same", "qkv", "halves", "pairs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +22,15 @@ class Row:
 
     theirs: tuple[str, ...]
     form: Form = "same"
+    is_stack: bool = False
+    """Theirs is a stack over experts, as ours is."""
+    is_transposed: bool = False
+    """Their rows are our columns."""
 
     @property
     def is_of_experts(self) -> bool:
-        """Ours is a stack over experts, theirs are apart."""
-        return "{e}" in self.theirs[0]
+        """Ours is a stack over experts."""
+        return self.is_stack or "{e}" in self.theirs[0]
 
 
 Table = Mapping[str, Row]
@@ -81,6 +85,16 @@ _LATENT = {
     "mlp.shared_experts.linear_fc1.weight": _halves("mlp.shared_experts."),
     "mlp.shared_experts.linear_fc2.weight": Row(("mlp.shared_experts.down_proj.weight",)),
 }
+_STACKS = {
+    "self_attention.core_attention.softmax_offset": Row(("self_attn.sinks",)),
+    "self_attention.linear_proj.bias": Row(("self_attn.o_proj.bias",)),
+    "mlp.router.weight": Row(("mlp.router.weight",)),
+    "mlp.router.bias": Row(("mlp.router.bias",)),
+    "mlp.experts.linear_fc1.weight": Row(("mlp.experts.gate_up_proj",), "pairs", is_stack=True, is_transposed=True),
+    "mlp.experts.linear_fc1.bias": Row(("mlp.experts.gate_up_proj_bias",), "pairs", is_stack=True),
+    "mlp.experts.linear_fc2.weight": Row(("mlp.experts.down_proj",), is_stack=True, is_transposed=True),
+    "mlp.experts.linear_fc2.bias": Row(("mlp.experts.down_proj_bias",), is_stack=True),
+}
 FAMILIES: dict[str, Table] = {
     "llama": _LAYER,
     "qwen2": _LAYER | _BIASES,
@@ -88,6 +102,7 @@ FAMILIES: dict[str, Table] = {
     "qwen3_moe": _LAYER | _QK_NORMS | _EXPERTS,
     "mixtral": _LAYER | _MIXTRAL,
     "deepseek_v3": _LAYER | _LATENT | _EXPERTS,
+    "gpt_oss": _LAYER | _BIASES | _STACKS,
 }
 """By `model_type` of `config.json`: rows of a layer; the ends of the model are alike."""
 
@@ -101,7 +116,7 @@ def row_of(family: str, name: str) -> Row | None:
     if match is None:
         return _ENDS.get(name)
     row = FAMILIES[family].get(match[2])
-    return row and Row(tuple(f"model.layers.{match[1]}.{theirs}" for theirs in row.theirs), row.form)
+    return row and replace(row, theirs=tuple(f"model.layers.{match[1]}.{theirs}" for theirs in row.theirs))
 
 
 def is_ignored(name: str, model: ModelConfig) -> bool:

@@ -1,7 +1,7 @@
 """`config.json` as a model of ours. What a model of ours cannot be is refused, all of it in one message."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,8 @@ ORIGINAL = "huggingface"
 
 _ONLY: Mapping[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
-    "attention_bias": (False,),
     "mlp_bias": (False,),
-    "use_sliding_window": (False,),
+    "swiglu_alpha": (1.702,),
     "partial_rotary_factor": (1, 1.0),
     "rope_interleave": (True,),
     "scoring_func": ("sigmoid",),
@@ -31,7 +30,8 @@ _ONLY: Mapping[str, tuple[Any, ...]] = {
 }
 """Entries with the values that models of ours have; null and absent are these, too."""
 _ROTATIONS = ("default", "linear", "llama3", "yarn")
-_DEFAULT_BASE = {"mixtral": 1e6}
+_DEFAULT_BASE = {"mixtral": 1e6, "gpt_oss": 150000.0}
+_DEFAULT_EPSILON = {"mixtral": 1e-5, "gpt_oss": 1e-5}
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -72,15 +72,20 @@ class _Reader:
         """Return the model; it means something as long as there are no problems."""
         self._refuse()
         layers = self._size("num_hidden_layers")
+        is_clamped = self._family == "gpt_oss"
         return ModelConfig(
             num_layers=layers,
             hidden_size=self._size("hidden_size"),
             ffn_hidden_size=self._size("intermediate_size"),
             seq_length=self._size("max_position_embeddings"),
             vocab_size=self._size("vocab_size"),
-            norm_epsilon=self._number("rms_norm_eps", 1e-5 if self._family == "mixtral" else 1e-6),
+            norm_epsilon=self._number("rms_norm_eps", _DEFAULT_EPSILON.get(self._family, 1e-6)),
+            activation="quick_geglu" if is_clamped else "swiglu",
+            activation_clamp=self._number("swiglu_limit", 7.0) if is_clamped else None,
+            glu_linear_offset=1.0 if is_clamped else 0.0,
+            add_bias_linear=is_clamped,
             tie_embeddings=bool(self._content.get("tie_word_embeddings", False)),
-            attention=self._attention(),
+            attention=self._attention(layers),
             moe=self._experts(layers),
             position=self._position(),
         )
@@ -92,15 +97,13 @@ class _Reader:
                 self.problems.append(f"{name} is {value}; only {usable[0]} can be read")
         if self._content.get("quantization_config") is not None:
             self.problems.append("quantization_config: the weights are quantised; save them in bfloat16 first")
-        windowed = {kind for kind in self._content.get("layer_types") or () if kind != "full_attention"}
-        if windowed:
-            self.problems.append(f"layer_types has {', '.join(sorted(windowed))}; only full_attention can be read")
-        if self._family == "mixtral" and self._content.get("sliding_window") is not None:
-            self.problems.append(f"sliding_window is {self._content['sliding_window']}; only null can be read")
+        has_bias = self._family == "gpt_oss"
+        if bool(self._content.get("attention_bias", has_bias)) != has_bias:
+            self.problems.append(f"attention_bias is {not has_bias}; only {has_bias} can be read")
         if self._family == "deepseek_v3" and not self._content.get("norm_topk_prob", True):
             self.problems.append("norm_topk_prob is false; only true can be read")
 
-    def _attention(self) -> AttentionConfig:
+    def _attention(self, layers: int) -> AttentionConfig:
         heads = self._size("num_attention_heads")
         if self._family == "deepseek_v3":
             mla = MLAConfig(
@@ -115,19 +118,40 @@ class _Reader:
             return AttentionConfig(
                 num_attention_heads=heads, num_query_groups=heads, kv_channels=channels, qk_norm="model", mla=mla
             )
-        groups = self._size("num_key_value_heads", heads)
+        groups, windowed = self._size("num_key_value_heads", heads), self._windowed(layers)
         if heads % groups:
             self.problems.append(f"num_key_value_heads is {groups}; it must divide num_attention_heads, {heads}")
         return AttentionConfig(
             num_attention_heads=heads,
             num_query_groups=groups,
             kv_channels=self._size("head_dim", max(1, self._size("hidden_size") // heads)),
-            add_qkv_bias=self._family == "qwen2",
+            add_qkv_bias=self._family in ("qwen2", "gpt_oss"),
             qk_norm="model" if self._family in ("qwen3", "qwen3_moe") else "none",
+            sinks=self._family == "gpt_oss",
+            window=self._size("sliding_window") if windowed else None,
+            full_layers=tuple(number for number in range(layers) if number not in windowed) if windowed else (),
         )
 
-    def _experts(self, layers: int) -> MoEConfig:
+    def _windowed(self, layers: int) -> Collection[int]:
+        """Return the layers with a window: newer files list them, older ones have a rule of the family."""
+        kinds = self._content.get("layer_types")
+        if kinds is not None:
+            unknown = sorted(set(kinds) - {"full_attention", "sliding_attention"})
+            if unknown or len(kinds) != layers:
+                self.problems.append(f"layer_types has {', '.join(unknown) or len(kinds)}; it has one of two kinds a layer")
+            return [number for number, kind in enumerate(kinds) if kind == "sliding_attention"]
+        if self._content.get("sliding_window") is None or self._family in ("llama", "deepseek_v3"):
+            return ()
+        if self._family == "gpt_oss":
+            return range(0, layers, 2)
         if self._family == "mixtral":
+            return range(layers)
+        if not self._content.get("use_sliding_window", False):
+            return ()
+        return range(layers) if self._family == "qwen3_moe" else range(self._size("max_window_layers"), layers)
+
+    def _experts(self, layers: int) -> MoEConfig:
+        if self._family in ("mixtral", "gpt_oss"):
             return MoEConfig(
                 num_experts=self._size("num_local_experts"),
                 layers=tuple(range(layers)),

@@ -13,10 +13,10 @@ from primus.engine.checkpoint.hf.forms import runs, their_rows
 from primus.engine.checkpoint.hf.names import Row, is_ignored, listed, row_of
 from primus.engine.checkpoint.hf.source import DTYPES, HFFolder
 from primus.engine.config.model import ModelConfig
-from primus.engine.parallel.sharding import Shards
+from primus.engine.parallel.sharding import Chunk, Shards
 from primus.errors import InputError
 
-__all__ = ["HFWeights", "their_tensors"]
+__all__ = ["HFWeights", "scattered", "their_tensors"]
 
 Shape = tuple[int, ...]
 
@@ -53,32 +53,59 @@ class HFWeights:
             for name, shards in tensors.items():
                 row = _row(self._family, name)
                 for chunk in shards.chunks:
-                    for theirs, data, offsets in _matrices(row, chunk.data, chunk.offsets):
-                        self._fill(row, theirs, data, offsets, shards.global_shape[-data.dim()])
+                    for expert, data, offsets in _matrices(row, chunk.data, chunk.offsets):
+                        self._fill(row, expert, data, offsets, shards.global_shape[-data.dim()])
 
-    def _fill(self, row: Row, theirs: Sequence[str], data: Tensor, offsets: Sequence[int], rows: int) -> None:
+    def _fill(self, row: Row, expert: int, data: Tensor, offsets: Shape, rows: int) -> None:
         first, *others = zip(offsets, data.shape, strict=True)
         columns = tuple(slice(start, start + size) for start, size in others)
         begin, end = first[0], first[0] + first[1]
         for run in runs(row.form, rows, self._model):
             low, high = max(run.ours, begin), min(run.ours + run.length, end)
             if low < high:
-                start = run.theirs + low - run.ours
-                part = self._source.read(theirs[run.part], (slice(start, start + high - low), *columns))
+                part = self._read(row, run.part, expert, (run.their_slice(low, high), *columns))
                 data[low - begin : high - begin].copy_(part)
+
+    def _read(self, row: Row, part: int, expert: int, wanted: tuple[slice, ...]) -> Tensor:
+        """Read a part of the matrix of an expert, or of the only one; files give neighbours, of which steps leave some out."""
+        near = tuple(slice(each.start, each.stop) for each in wanted)
+        near = near[::-1] if row.is_transposed else near
+        if row.is_stack:
+            near = (slice(expert, expert + 1), *near)
+        value = self._source.read(row.theirs[part].format(e=expert), near)
+        value = value[0] if row.is_stack else value
+        value = value.t() if row.is_transposed else value
+        return value[:: wanted[0].step or 1]
 
 
 def their_tensors(family: str, name: str, shape: Shape, model: ModelConfig) -> dict[str, Shape]:
     """Return names and shapes of the tensors that one of ours is made of."""
     row = _row(family, name)
-    experts = range(shape[0]) if row.is_of_experts else range(1)
     matrix = shape[1:] if row.is_of_experts else shape
     rows = their_rows(row.form, matrix[0], model)
-    return {
-        theirs.format(e=expert): (count, *matrix[1:])
-        for expert in experts
-        for theirs, count in zip(row.theirs, rows, strict=True)
-    }
+    shapes = [(count, *matrix[1:]) for count in rows]
+    if row.is_transposed:
+        shapes = [each[::-1] for each in shapes]
+    if row.is_stack:
+        return {theirs: (shape[0], *each) for theirs, each in zip(row.theirs, shapes, strict=True)}
+    experts = range(shape[0]) if row.is_of_experts else range(1)
+    return {theirs.format(e=number): each for number in experts for theirs, each in zip(row.theirs, shapes, strict=True)}
+
+
+def scattered(family: str, name: str, shape: Shape, theirs: Mapping[str, Tensor], model: ModelConfig) -> Shards:
+    """Return our tensor as rectangles that lie in theirs: loading it fills them."""
+    row = _row(family, name)
+    chunks = []
+    for expert in range(shape[0]) if row.is_of_experts else (None,):
+        before = () if expert is None else (expert,)
+        rows, *others = shape[len(before) :]
+        for run in runs(row.form, rows, model):
+            whole = theirs[row.theirs[run.part].format(e=expert)]
+            matrix = whole[expert] if row.is_stack else whole
+            matrix = matrix.t() if row.is_transposed else matrix
+            data = matrix[run.their_slice(run.ours, run.ours + run.length)]
+            chunks.append(Chunk((*before, run.ours, *(0 for _ in others)), data if expert is None else data.unsqueeze(0)))
+    return Shards(shape, next(iter(theirs.values())).dtype, chunks)
 
 
 def _row(family: str, name: str) -> Row:
@@ -88,13 +115,13 @@ def _row(family: str, name: str) -> Row:
     return row
 
 
-def _matrices(row: Row, data: Tensor, offsets: Shape) -> Iterator[tuple[list[str], Tensor, Shape]]:
-    """Yield the rectangle, or that of each expert in it, with the names of what fills it."""
+def _matrices(row: Row, data: Tensor, offsets: Shape) -> Iterator[tuple[int, Tensor, Shape]]:
+    """Yield the rectangle, or that of each expert in it, and the number of the expert."""
     if not row.is_of_experts:
-        yield list(row.theirs), data, offsets
+        yield 0, data, offsets
         return
     for number, matrix in enumerate(data, offsets[0]):
-        yield [theirs.format(e=number) for theirs in row.theirs], matrix, offsets[1:]
+        yield number, matrix, offsets[1:]
 
 
 def _problems(folder: Path, source: HFFolder, wanted: Mapping[str, Shape], left: Sequence[str]) -> list[str]:

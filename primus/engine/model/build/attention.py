@@ -18,6 +18,7 @@ from primus.engine.model.context_attention import ExchangedAttention, GatheredAt
 from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
 from primus.engine.model.norms import L2Norm
 from primus.engine.model.parameter import Place
+from primus.engine.model.positioned import Positioned, Rotated, Unrotated
 from primus.engine.model.recompute import Recompute, RecomputedModule
 
 __all__ = ["attention"]
@@ -32,10 +33,10 @@ def attention(config: ModelConfig, place: Place, number: int) -> nn.Module:
         core = SinkAttention(place, config.attention.num_attention_heads, core)
     if config.attention.mla.enabled:
         return latent_attention(config, place, core)
-    return _self_attention(config, place, core)
+    return _self_attention(config, place, number, core)
 
 
-def _self_attention(config: ModelConfig, place: Place, core: nn.Module) -> SelfAttention:
+def _self_attention(config: ModelConfig, place: Place, number: int, core: nn.Module) -> SelfAttention:
     a = config.attention
     width = a.num_attention_heads * a.kv_channels
     return SelfAttention(
@@ -48,9 +49,9 @@ def _self_attention(config: ModelConfig, place: Place, core: nn.Module) -> SelfA
             overlap=config.tp_overlap.qkv,
         ),
         own_heads=_own_heads(config, place),
-        q_layernorm=_head_norm(config, place),
-        k_layernorm=_head_norm(config, place),
-        interleaved=config.position.rotary_interleaved,
+        q_layernorm=_head_norm(config, place, number),
+        k_layernorm=_head_norm(config, place, number),
+        position=_position(config, place, number),
         core_attention=core,
         linear_proj=RowParallelLinear(
             place,
@@ -84,8 +85,11 @@ def _core_attention(config: ModelConfig, place: Place, number: int) -> nn.Module
 
 def _score_rule(config: ModelConfig, number: int) -> ScoreRule:
     a = config.attention
-    has_window = a.window is not None and (number % 2 == 0 or not a.window_even_layers_only)
-    return ScoreRule(window=a.window if has_window else None, cap=a.soft_cap)
+    return ScoreRule(
+        window=None if number in a.full_layers else a.window,
+        cap=a.soft_cap,
+        chunk=None if number in config.position.unrotated_layers else a.chunk,
+    )
 
 
 def _plain_attention(config: ModelConfig, place: Place, rule: ScoreRule, share: tuple[int, int] = (0, 1)) -> nn.Module:
@@ -110,11 +114,19 @@ def _context_attention(config: ModelConfig, place: Place, number: int, rule: Sco
     return RingAttention(place.cp, place.streams, dropout=dropout, rule=rule)
 
 
-def _head_norm(config: ModelConfig, place: Place) -> nn.Module | None:
+def _position(config: ModelConfig, place: Place, number: int) -> Positioned:
+    p = config.position
+    if number not in p.unrotated_layers:
+        return Rotated(interleaved=p.rotary_interleaved)
+    return Unrotated(place.cp, scale=p.temperature_scale, floor=p.temperature_floor)
+
+
+def _head_norm(config: ModelConfig, place: Place, number: int) -> nn.Module | None:
     if config.attention.qk_norm == "none":
         return None
     if config.attention.qk_norm == "l2":
-        return L2Norm(eps=config.norm_epsilon)
+        # Llama 4 bounds the scores of rotated heads alone.
+        return None if number in config.position.unrotated_layers else L2Norm(eps=config.norm_epsilon)
     channels = config.attention.kv_channels
     # Each rank norms its own heads, so the one gain of all heads gets a part of its gradient on every rank.
     return norm_kind(config)(

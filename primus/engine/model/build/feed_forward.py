@@ -22,6 +22,7 @@ from primus.engine.model.moe.router import Router
 from primus.engine.model.moe.shared import GatedSharedExpert
 from primus.engine.model.moe.upcycling import Upcycling, repeated
 from primus.engine.model.parameter import Initial, Place, normal
+from primus.engine.model.recompute import Recompute, keep
 
 __all__ = ["feed_forward"]
 
@@ -60,6 +61,7 @@ def _moe(config: ModelConfig, place: Place) -> MoELayer:
         shared_experts=None if shared is None else _mlp(config, place, shared, gated=m.shared_expert_gate),
         dispatch=_dispatch(m, place),
         shared_overlaps=m.shared_expert_overlap,
+        run=Recompute(place.streams) if config.recompute.experts else keep,
     )
 
 
@@ -69,7 +71,7 @@ def _dispatch(config: MoEConfig, place: Place) -> Dispatch:
     if config.token_dispatcher == "allgather":
         return DispatchByGather(config.router_topk, place.etp_ep, place.ep)
     kind = DispatchOnce if config.token_dispatcher == "flex" else DispatchByExchange
-    return kind(config.router_topk, place.etp_ep, place.ep, place.etp)
+    return kind(config.router_topk, place.etp_ep, place.ep, place.etp, place.lanes)
 
 
 def _mlp(config: ModelConfig, place: Place, f: int, *, gated: bool = False) -> MLP:

@@ -6,13 +6,14 @@ from primus.engine.config.model import ModelConfig
 from primus.engine.config.ssm import SHORT_TAPS
 from primus.engine.model.build.attention import attention
 from primus.engine.model.build.feed_forward import feed_forward
-from primus.engine.model.build.parts import initial, norm
+from primus.engine.model.build.parts import initial, norm, norm_kind
 from primus.engine.model.dropout import BiasDropoutAdd
 from primus.engine.model.heterogeneous import SquareLinear
 from primus.engine.model.layer import Layer, residual_after_norm, residual_before_norm
 from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
 from primus.engine.model.parameter import Place
 from primus.engine.model.ssm.conv import CausalConvolution
+from primus.engine.model.ssm.delta import GatedDeltaNet
 from primus.engine.model.ssm.layer import MixerLayer
 from primus.engine.model.ssm.mixer import MambaMixer
 from primus.engine.model.ssm.short import ShortConvolution
@@ -58,6 +59,8 @@ def _mixing(config: ModelConfig, place: Place, number: int) -> nn.Module | None:
     kind = config.blocks.mixing_of(number)
     if kind == "attention":
         return attention(config, place, number)
+    if kind == "gated_delta":
+        return _delta_net(config, place)
     if kind == "short_conv":
         return _short_convolution(config, place)
     return _square(config, place) if kind == "linear" else None
@@ -84,6 +87,24 @@ def _mamba(config: ModelConfig, place: Place) -> MambaMixer:
         ),
         out_proj=RowParallelLinear(
             place, m.width, h, bias=False, initial=initial(config, deep=True), overlap=config.tp_overlap.fc2
+        ),
+    )
+
+
+def _delta_net(config: ModelConfig, place: Place) -> GatedDeltaNet:
+    d, h = config.delta, config.hidden_size
+    return GatedDeltaNet(
+        place,
+        d,
+        in_proj=ColumnParallelLinear(
+            place, h, sum(d.blocks), bias=False, initial=initial(config), blocks=d.blocks, overlap=config.tp_overlap.qkv
+        ),
+        # Each rank norms its own heads, so the one gain of all heads gets a part of its gradient on every rank.
+        out_norm=norm_kind(config)(
+            place, d.value_head_dim, eps=config.norm_epsilon, one_plus=config.layernorm_1p, partial_grad=place.tp.size > 1
+        ),
+        out_proj=RowParallelLinear(
+            place, d.values, h, bias=False, initial=initial(config, deep=True), overlap=config.tp_overlap.proj
         ),
     )
 

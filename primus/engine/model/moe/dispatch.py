@@ -18,6 +18,7 @@ from torch import Tensor
 from primus.engine.kernels.permute import Order, add_rows, order_rows, permute_rows, take_rows
 from primus.engine.parallel.collectives import gather_sequence, reduce_scatter_sequence
 from primus.engine.parallel.exchange import Exchange, exchange_counts
+from primus.engine.parallel.lanes import Lanes
 from primus.engine.parallel.mesh import Group, Part
 
 __all__ = ["Dispatch", "DispatchByExchange", "DispatchByGather", "DispatchOnce", "Journey", "Rows"]
@@ -76,9 +77,9 @@ class DispatchByGather(Dispatch):
 class DispatchByExchange(Dispatch):
     """All-to-all of rows, one for each expert of a token."""
 
-    def __init__(self, topk: int, group: Group, ep: Part, etp: Part) -> None:
+    def __init__(self, topk: int, group: Group, ep: Part, etp: Part, lanes: Lanes) -> None:
         super().__init__(topk)
-        self.group, self.ep, self.etp = group, ep, etp
+        self.group, self.ep, self.etp, self.lanes = group, ep, etp, lanes
 
     def __call__(self, x_NH: Tensor, weights_NE: Tensor, map_NE: Tensor) -> Journey:
         order = order_rows(map_NE, len(x_NH) * self.topk)
@@ -88,17 +89,17 @@ class DispatchByExchange(Dispatch):
             # Each rank that shares an expert's matrices gets its rows.
             rows_M = torch.cat([part for part in rows_M.split(counts.for_expert_ranks) for _ in range(self.etp.size)])
         token_M = rows_M % len(x_NH) if not rows_M.is_meta else rows_M
-        x = counts.exchange(self.group).start(take_rows(x_NH, token_M))
-        weights = counts.exchange(self.group).start(weights_NE.t().reshape(-1, 1).index_select(0, rows_M))
+        x = counts.exchange(self.group, self.lanes).start(take_rows(x_NH, token_M))
+        weights = counts.exchange(self.group, self.lanes).start(weights_NE.t().reshape(-1, 1).index_select(0, rows_M))
         return _Exchanged(x, weights, token_M, len(x_NH), counts.received)
 
 
 class DispatchOnce(Dispatch):
     """All-to-all of tokens, each once for every rank that holds experts of it (what DeepEP does: arXiv 2412.19437, 3.2)."""
 
-    def __init__(self, topk: int, group: Group, ep: Part, etp: Part) -> None:
+    def __init__(self, topk: int, group: Group, ep: Part, etp: Part, lanes: Lanes) -> None:
         super().__init__(topk)
-        self.group, self.ep, self.etp = group, ep, etp
+        self.group, self.ep, self.etp, self.lanes = group, ep, etp, lanes
 
     def __call__(self, x_NH: Tensor, weights_NE: Tensor, map_NE: Tensor) -> Journey:
         N, E = map_NE.shape
@@ -107,10 +108,10 @@ class DispatchOnce(Dispatch):
         order = order_rows(goes_NR, N * min(self.topk, self.ep.size) * self.etp.size)
         counts = _Counts.of_ranks(order.counts, self.group, len(order.token))
         rank_M = order.flat.div(N, rounding_mode="floor").div(self.etp.size, rounding_mode="floor")
-        x = counts.exchange(self.group).start(take_rows(x_NH, order.token))
+        x = counts.exchange(self.group, self.lanes).start(take_rows(x_NH, order.token))
         weights_ML = weights_NE.unflatten(1, (self.ep.size, -1))[order.token, rank_M]
         map_ML = map_NE.view(N, self.ep.size, -1)[order.token, rank_M]
-        weights, goes = (counts.exchange(self.group).start(each) for each in (weights_ML, map_ML.to(torch.uint8)))
+        weights, goes = (counts.exchange(self.group, self.lanes).start(each) for each in (weights_ML, map_ML.to(torch.uint8)))
         return _Once(x, weights, goes, order, N, per_rank)
 
 
@@ -124,9 +125,9 @@ class _Counts(NamedTuple):
     received: list[list[int]]
     """From each rank, for each of this rank's experts."""
 
-    def exchange(self, group: Group) -> Exchange:
+    def exchange(self, group: Group, lanes: Lanes) -> Exchange:
         """Return an exchange of so many rows."""
-        return Exchange(group, self.sends, self.receives)
+        return Exchange(group, self.sends, self.receives, lanes)
 
     @classmethod
     def of(cls, counts_E: Tensor, group: Group, ep: Part, etp: Part, rows: int) -> "_Counts":

@@ -6,6 +6,7 @@ from primus.engine.model.mlp import MLP
 from primus.engine.model.moe.dispatch import Dispatch
 from primus.engine.model.moe.experts import Experts
 from primus.engine.model.moe.router import Router
+from primus.engine.model.recompute import Runner
 
 __all__ = ["MoELayer"]
 
@@ -21,20 +22,24 @@ class MoELayer(nn.Module):
         shared_experts: MLP | None,
         shared_overlaps: bool,
         dispatch: Dispatch,
+        run: Runner,
     ) -> None:
-        """With `shared_overlaps` the shared expert works while tokens travel, forward and backward."""
+        """With `shared_overlaps` the shared expert works while tokens travel, forward and backward; `run` runs all of it."""
         super().__init__()
         self.router, self.experts, self.shared_experts = router, experts, shared_experts
-        self._shared_overlaps, self._dispatch = shared_overlaps, dispatch
+        self._shared_overlaps, self._dispatch, self._run = shared_overlaps, dispatch, run
 
     def forward(self, x_SBH: Tensor) -> tuple[Tensor, None]:
+        return self._run(self._computed, x_SBH), None
+
+    def _computed(self, x_SBH: Tensor) -> Tensor:
         routing = self.router(x_SBH)
         journey = self._dispatch(x_SBH.flatten(0, 1), routing.weights, routing.map)
         shared = self._shared(x_SBH) if self._shared_overlaps else None
         y_SBH = journey.back(self.experts(*journey.arrive())).view_as(x_SBH)
         if not self._shared_overlaps:
             shared = self._shared(x_SBH)
-        return y_SBH if shared is None else y_SBH + shared, None
+        return y_SBH if shared is None else y_SBH + shared
 
     def _shared(self, x_SBH: Tensor) -> Tensor | None:
         if self.shared_experts is None:

@@ -52,9 +52,9 @@ class MambaMixer(nn.Module):
         heads, by_head = config.num_heads, Sharding(dim=0)
         self.in_proj, self.out_proj = in_proj, out_proj
         self.conv1d = CausalConvolution(place, config.blocks[1:4], config.conv_width, bias=True)
-        self.A_log = declare(place, (heads,), by_head, _log_decay)
+        self.A_log = declare(place, (heads,), by_head, log_decay)
         self.D = declare(place, (heads,), by_head, constant(1.0))
-        self.dt_bias = declare(place, (heads,), by_head, _step_bias)
+        self.dt_bias = declare(place, (heads,), by_head, step_bias)
         self.norm = GroupNorm(place, config.width, config.num_groups)
         self._blocks = [size // place.tp.size for size in config.blocks]
         self._head_dim, self._state_dim = config.head_dim, config.state_dim
@@ -73,12 +73,12 @@ class MambaMixer(nn.Module):
         return out
 
 
-def _log_decay(whole: Tensor, generator: torch.Generator) -> None:
+def log_decay(whole: Tensor, generator: torch.Generator) -> None:
     """A ~ U(1, 16)."""
     whole.uniform_(1.0, 16.0, generator=generator).log_()
 
 
-def _step_bias(whole: Tensor, generator: torch.Generator) -> None:
+def step_bias(whole: Tensor, generator: torch.Generator) -> None:
     """Steps are drawn evenly on a logarithmic scale; the bias is what softplus makes them of."""
     low, high = map(math.log, _FIRST_STEP)
     step = whole.uniform_(low, high, generator=generator).exp_().clamp_(min=_LEAST_STEP)

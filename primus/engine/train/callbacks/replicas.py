@@ -8,8 +8,8 @@ from torch import nn
 
 from primus.engine.parallel.collectives import all_gather_object
 from primus.engine.parallel.data_parallel import DataParallel
-from primus.engine.parallel.mesh import Mesh
-from primus.engine.parallel.sharding import global_parameters
+from primus.engine.parallel.mesh import Group, Mesh
+from primus.engine.parallel.sharding import global_parameters, sharding_of
 from primus.engine.train.loop import Callback, Loop
 from primus.engine.train.step import StepOutcome
 from primus.errors import RunError
@@ -33,24 +33,29 @@ class ReplicaCheck(Callback):
             self._compare(loop.state.iteration)
 
     def _compare(self, iteration: int) -> None:
-        mine = {name: _digest(parameter) for name, parameter in self._parameters.items()}
-        replicas = all_gather_object(mine, self._mesh.dp_cp)
-        unlike = [name for name in mine if any(replica[name] != replicas[0][name] for replica in replicas)]
+        # Experts have other replicas than the rest.
+        kinds = ((False, self._mesh.dp_cp), (True, self._mesh.expt_dp))
+        sentence = " and ".join(filter(None, [self._difference(are_experts, group) for are_experts, group in kinds]))
         # Other replicas may be sound, but the run ends for all of them.
-        found = [line for line in all_gather_object(self._sentence(unlike, replicas), self._mesh.world) if line]
+        found = [line for line in all_gather_object(sentence, self._mesh.world) if line]
         if found:
             raise RunError(f"weights differ between data-parallel replicas after iteration {iteration}: {found[0]}")
 
-    def _sentence(self, unlike: list[str], replicas: list[dict[str, str]]) -> str:
+    def _difference(self, are_experts: bool, group: Group) -> str:
+        """Return which weights of a kind differ between the ranks that hold them, and on whom; empty if none do."""
+        parameters = self._parameters.items()
+        mine = {name: _digest(p) for name, p in parameters if sharding_of(p).is_expert == are_experts}
+        replicas = all_gather_object(mine, group)
+        unlike = [name for name in mine if any(replica[name] != replicas[0][name] for replica in replicas)]
         if not unlike:
             return ""
         ranks = [
             str(rank)
-            for rank, replica in zip(self._mesh.dp_cp.ranks, replicas, strict=True)
+            for rank, replica in zip(group.ranks, replicas, strict=True)
             if any(replica[name] != replicas[0][name] for name in unlike)
         ]
         shown = ", ".join(unlike[:5]) + (f" and {len(unlike) - 5} more" if len(unlike) > 5 else "")
-        return f"{shown} on rank(s) {', '.join(ranks)} and on rank {self._mesh.dp_cp.ranks[0]}"
+        return f"{shown} on rank(s) {', '.join(ranks)} and on rank {group.ranks[0]}"
 
 
 def _digest(parameter: torch.Tensor) -> str:

@@ -18,8 +18,8 @@ def is_mamba(p: Params) -> bool:
 
 
 def num_heads(p: Params) -> int:
-    """Return the heads of a mixer; 0 where there is none."""
-    if not is_mamba(p):
+    """Return the heads of a mixer; 0 where there is none, or linear attention in its place."""
+    if not is_mamba(p) or p["experimental_attention_variant"]:
         return 0
     if p["mamba_num_heads"] is not None:
         return int(p["mamba_num_heads"])
@@ -95,7 +95,7 @@ def ratios_are_possible(p: Params) -> Problems:
 
 def heads_are_divided_evenly(p: Params) -> Problems:
     """Heads fill the width, groups divide them, and ranks divide groups."""
-    if not is_mamba(p):
+    if not is_mamba(p) or p["experimental_attention_variant"]:
         return
     groups, ranks = p["mamba_num_groups"], p["tensor_model_parallel_size"]
     if groups % ranks:

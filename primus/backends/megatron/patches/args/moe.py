@@ -1,13 +1,11 @@
 """Mixture of experts: which layers are sparse, and what routers, experts and dispatchers ask of one another."""
 
-import ast
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from primus.backends.megatron.params import Derivation, Params, Problems, Rewrite, Rule, Unreadable, or_list
 from primus.backends.megatron.patches.args.architecture import ffn_hidden_size, nearest_divisors, num_layers
+from primus.backends.megatron.patches.args.layer_list import layer_list
 from primus.backends.megatron.patches.args.mamba import is_mamba
 from primus.backends.megatron.patches.args.mamba import pattern as symbols
 
@@ -330,43 +328,10 @@ RULES: tuple[Rule, ...] = (
 
 def _pattern(p: Params) -> list[int] | str:
     """Return 0 or 1 for every layer, or what is wrong."""
-    given, depth = p["moe_layer_freq"], num_layers(p)
-    if isinstance(given, str):
-        given = int(given) if re.fullmatch(r"\s*\d+\s*", given) else _evaluated(given)
-    if given is None:
-        return "use a number, or a list of 0 and 1 such as ([0]*3+[1]*58)"
-    if isinstance(given, int):
-        return "use 1 or more" if given < 1 else [int(number % given == 0) for number in range(depth)]
-    if len(given) != depth:
-        return f"it speaks of {len(given)} layers and the model has {depth}"
-    if any(each not in (0, 1) for each in given):
-        return "each layer is 0 (dense) or 1 (sparse)"
-    return list(given)
-
-
-def _evaluated(text: str) -> list[int] | None:
-    """Return the list that sums and multiples of lists of numbers make; None for any other text."""
-    try:
-        value = _value(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    return value if isinstance(value, list) else None
-
-
-def _value(node: ast.expr) -> Any:
-    match node:
-        case ast.Constant(value=int(number)) if not isinstance(number, bool):
-            return number
-        case ast.List(elts=elements):
-            return [_value(element) for element in elements]
-        case ast.BinOp(left=left, op=ast.Add(), right=right):
-            one, other = _value(left), _value(right)
-            if isinstance(one, list) and isinstance(other, list):
-                return one + other
-        case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            one, other = _value(left), _value(right)
-            if isinstance(one, list) and isinstance(other, int) and len(one) * other < 10_000:
-                return one * other
-            if isinstance(one, int) and isinstance(other, list) and len(other) * one < 10_000:
-                return one * other
-    raise ValueError
+    return layer_list(
+        p["moe_layer_freq"],
+        num_layers(p),
+        rhythm=lambda number, every: number % every == 0,
+        meaning="0 (dense) or 1 (sparse)",
+        example="([0]*3+[1]*58)",
+    )

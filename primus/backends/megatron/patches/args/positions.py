@@ -4,8 +4,9 @@
 adds nothing by itself; only a user who sets it to false while a learned table is chosen has contradicted himself.
 """
 
-from primus.backends.megatron.params import Params, Problems, Rule
-from primus.backends.megatron.patches.args.architecture import kv_channels
+from primus.backends.megatron.params import Params, Problems, Rule, Unreadable
+from primus.backends.megatron.patches.args.architecture import kv_channels, num_layers
+from primus.backends.megatron.patches.args.layer_list import layer_list
 
 __all__ = [
     "RULES",
@@ -15,6 +16,7 @@ __all__ = [
     "position_type",
     "scheme_key",
     "seq_length",
+    "unrotated_layers",
     "yarn_original_context",
 ]
 
@@ -61,6 +63,14 @@ def yarn_original_context(p: Params) -> int:
 def llama3_original_context(p: Params) -> int:
     """Return the context length of the original training for Llama-3 scaling."""
     return int(p["original_max_position_embeddings"] or _LLAMA3_CONTEXT)
+
+
+def unrotated_layers(p: Params) -> tuple[int, ...]:
+    """Return the numbers of the layers that rotate nothing although the others do."""
+    listed = _unrotated(p)
+    if isinstance(listed, str):
+        raise Unreadable("no_rope_freq")
+    return tuple(number for number, is_unrotated in enumerate(listed) if is_unrotated)
 
 
 def length_is_given_once(p: Params) -> Problems:
@@ -124,13 +134,39 @@ def rotary_variants_match_scheme(p: Params) -> Problems:
         yield f"{p.where('use_rope_scaling')} needs {key} rope (it is {p.where(key)})."
 
 
+def unrotated_layers_are_understood(p: Params) -> Problems:
+    """Some layers rotate nothing where the others rotate heads of their own."""
+    listed = _unrotated(p)
+    if isinstance(listed, str):
+        yield f"{p.where('no_rope_freq')}: {listed}"
+    elif p["no_rope_freq"] is None:
+        return
+    elif p["multi_latent_attention"]:
+        yield f"{p.where('no_rope_freq')} is not possible with {p.where('multi_latent_attention')}: its keys share a rotation."
+    elif position_type(p) not in _ROTARY:
+        yield f"{p.where('no_rope_freq')} needs position_embedding_type rope (it is {p.where(scheme_key(p))})."
+
+
 RULES: tuple[Rule, ...] = (
+    unrotated_layers_are_understood,
     length_is_given_once,
     positions_cover_sequence,
     learned_table_is_wanted,
     rotary_settings_are_possible,
     rotary_variants_match_scheme,
 )
+
+
+def _unrotated(p: Params) -> list[int] | str:
+    if p["no_rope_freq"] is None:
+        return []
+    return layer_list(
+        p["no_rope_freq"],
+        num_layers(p),
+        rhythm=lambda number, every: (number + 1) % every == 0,
+        meaning="0 (rotates) or 1 (rotates nothing)",
+        example="([0]*3+[1])*12",
+    )
 
 
 def _yarn(p: Params) -> str:

@@ -1,0 +1,61 @@
+"""Keys of windows, chunks and layers without rotation: what reaches the container, and what is refused."""
+
+from typing import Any
+
+import pytest
+
+ROPE: dict[str, Any] = {"position_embedding_type": "rope", "num_layers": 4}
+
+
+@pytest.mark.parametrize(
+    ("keys", "window", "full_layers"),
+    [
+        ({"window_size": [3, 0]}, 4, ()),
+        ({"window_size": [0, 0], "window_attn_skip_freq": 2}, 1, (1, 3)),
+        ({"window_size": [3, -1], "window_attn_skip_freq": "[0]+[1]*3"}, 4, (0,)),
+        ({"window_size": [3, 0], "window_attn_skip_freq": [1, 0, 1, 1]}, 4, (1,)),
+        ({"window_size": [-1, 0], "window_attn_skip_freq": 2}, None, ()),
+        ({"use_sink_attention": True, "sink_sliding_window": 4}, 4, (1, 3)),
+        ({"use_sink_attention": True, "sink_sliding_window": 4, "sink_window_even_layers_only": False}, 4, ()),
+        ({"use_sink_attention": True, "window_size": [3, 0]}, 4, ()),
+    ],
+    ids=str,
+)
+def test_a_window_counts_the_token_itself_and_leaves_layers_out(
+    build: Any, keys: dict[str, Any], window: int | None, full_layers: tuple[int, ...]
+) -> None:
+    attention = build({**ROPE, **keys}).config.model.attention
+    assert (attention.window, attention.full_layers) == (window, full_layers)
+
+
+@pytest.mark.parametrize(("given", "layers"), [(2, (1, 3)), ("[1]+[0]*3", (0,)), ([0, 1, 1, 0], (1, 2)), (1, (0, 1, 2, 3))])
+def test_layers_that_rotate_nothing(build: Any, given: Any, layers: tuple[int, ...]) -> None:
+    assert build({**ROPE, "no_rope_freq": given}).config.model.position.unrotated_layers == layers
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"window_size": [3]}, "window_size [3] (exp.yaml:"),
+        ({"window_size": [-2, 0]}, "write two numbers, the keys before a token and 0, such as [127, 0]"),
+        ({"window_size": [3, 2]}, "no key behind a token is seen; set window_size: [3, 0]"),
+        ({"window_size": [3, 0], "use_sink_attention": True, "sink_sliding_window": 4}, "are two windows: leave one out"),
+        ({"window_size": [3, 0], "window_attn_skip_freq": [1, 0]}, "it speaks of 2 layers and the model has 4"),
+        ({"window_size": [3, 0], "window_attn_skip_freq": [1, 0, 2, 1]}, "0 (sees everything) or 1 (has the window)"),
+        ({"no_rope_freq": 0}, "use 1 or more"),
+        ({"no_rope_freq": "every second"}, "such as ([0]*3+[1])*12"),
+        ({"no_rope_freq": [0, 1, 0, 3]}, "each layer is 0 (rotates) or 1 (rotates nothing)"),
+        ({"no_rope_freq": 2, "multi_latent_attention": True}, "multi_latent_attention true (exp.yaml:"),
+        ({"no_rope_freq": 2, "position_embedding_type": "none"}, "needs position_embedding_type rope (it is"),
+        ({"attention_chunk_size": 0}, "attention_chunk_size"),
+        ({"attn_temperature_floor": 0}, "attn_temperature_floor"),
+        (
+            {"use_sink_attention": True, "attention_dropout": 0.1, "context_parallel_size": 2, "cp_comm_type": "allgather"},
+            "use p2p or a2a, or set attention_dropout: 0",
+        ),
+    ],
+    ids=str,
+)
+def test_refused(problems_of: Any, keys: dict[str, Any], message: str) -> None:
+    problems = problems_of({**ROPE, **keys}, 2 if "context_parallel_size" in keys else 1)
+    assert any(message in problem for problem in problems), problems
