@@ -70,6 +70,29 @@ def test_who_is_dropped_does_not_depend_on_where_experts_are(more: Keys, tmp_pat
         assert all_come[0]["lm_loss"] != here[0]["lm_loss"]
 
 
+TP2: Keys = {"tensor_model_parallel_size": 2, "sequence_parallel": True, "expert_tensor_parallel_size": 1}
+CP2: Keys = {"context_parallel_size": 2}
+SINKHORN: Keys = {
+    **SHORT,
+    "moe_router_load_balancing_type": "sinkhorn",
+    "moe_aux_loss_coeff": 0.0,
+    "moe_router_score_function": "softmax",
+    "moe_router_enable_expert_bias": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("keys", "layout"),
+    [({**CAPPED, "moe_token_drop_policy": "position"}, CP2), (CAPPED, TP2), (SINKHORN, {**CP2, **EP2})],
+    ids=["position-cp2", "probs-tp2", "sinkhorn-cp2"],
+)
+def test_who_gets_an_expert_does_not_depend_on_how_sequences_are_divided(keys: Keys, layout: Keys, tmp_path: Path) -> None:
+    keys = {**keys, "micro_batch_size": 2}
+    alone = train(tmp_path, "alone", keys, change=in_float64)
+    divided = train(tmp_path, "divided", {**keys, **layout}, ranks=2, change=in_float64)
+    assert compared(divided, "z_loss") == close(compared(alone, "z_loss"))
+
+
 NOISY: Keys = {**SHORT, "moe_input_jitter_eps": 0.2}
 
 

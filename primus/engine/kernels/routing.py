@@ -12,7 +12,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["balance_scores", "best", "keep_capacity", "route", "route_sinkhorn", "spread_evenly", "z_loss_of"]
+__all__ = [
+    "balance_scores",
+    "best",
+    "even_preference",
+    "keep_capacity",
+    "route",
+    "route_sinkhorn",
+    "spread_evenly",
+    "z_loss_of",
+]
 
 Score = Literal["softmax", "sigmoid", "sqrtsoftplus"]
 DropPolicy = Literal["probs", "position"]
@@ -57,15 +66,30 @@ def route(
     return _spread(weights_Nk.to(logits_NE.dtype), chosen_Nk, logits_NE)
 
 
-def route_sinkhorn(logits_NE: Tensor, k: int, *, balances: bool) -> tuple[Tensor, Tensor]:
-    """Return weights and map of the choice that an even load would make (`balances`), or of the plain one.
+def route_sinkhorn(logits_NE: Tensor, k: int, *, preference_NE: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return weights and map of the experts that are preferred, by an `even_preference` or without one by their scores.
 
     The weights are sigmoid(logit) for one expert a token, else the chosen ones of all probabilities.
     """
     wide_NE = _widened(logits_NE)
     scores_NE = torch.sigmoid(wide_NE) if k == 1 else wide_NE.softmax(-1)
-    chosen_Nk = (_even(wide_NE.detach()) if balances else scores_NE.detach()).topk(k, dim=-1).indices
+    chosen_Nk = (scores_NE if preference_NE is None else preference_NE).detach().topk(k, dim=-1).indices
     return _spread(scores_NE.gather(1, chosen_Nk).to(logits_NE.dtype), chosen_Nk, logits_NE)
+
+
+@torch.no_grad()
+def even_preference(logits_NE: Tensor, tolerance: float = 1e-4) -> Tensor:
+    """Return exp(logits) with rows and columns scaled until every token and every expert count alike (Sinkhorn-Knopp)."""
+    cost = torch.exp(_widened(logits_NE))
+    if cost.is_meta:
+        return cost  # nothing can be read, and any choice is as large
+    rows, columns = torch.ones(len(cost), device=cost.device), torch.ones(cost.shape[1], device=cost.device)
+    change = float("inf")
+    while change > tolerance:
+        rows = 1 / cost.shape[0] / ((cost * columns).sum(1) + 1e-8)
+        new = 1 / cost.shape[1] / ((cost * rows.unsqueeze(1)).sum(0) + 1e-8)
+        change, columns = float((new - columns).abs().mean()), new
+    return cost * columns * rows.unsqueeze(1)
 
 
 def best(scores_NE: Tensor, k: int, groups: tuple[int, int] | None = None) -> Tensor:
@@ -129,15 +153,3 @@ def _widened(logits: Tensor) -> Tensor:
 def _spread(weights_Nk: Tensor, chosen_Nk: Tensor, like_NE: Tensor) -> tuple[Tensor, Tensor]:
     weights_NE = torch.zeros_like(like_NE).scatter(1, chosen_Nk, weights_Nk)
     return weights_NE, torch.zeros_like(like_NE, dtype=torch.bool).scatter_(1, chosen_Nk, True)
-
-
-def _even(logits_NE: Tensor, tolerance: float = 1e-4) -> Tensor:
-    """Return exp(logits) with rows and columns scaled until every token and every expert count alike (Sinkhorn-Knopp)."""
-    cost = torch.exp(logits_NE)
-    rows, columns = torch.ones(len(cost), device=cost.device), torch.ones(cost.shape[1], device=cost.device)
-    change = float("inf")
-    while change > tolerance:
-        rows = 1 / cost.shape[0] / ((cost * columns).sum(1) + 1e-8)
-        new = 1 / cost.shape[1] / ((cost * rows.unsqueeze(1)).sum(0) + 1e-8)
-        change, columns = float((new - columns).abs().mean()), new
-    return cost * columns * rows.unsqueeze(1)

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from primus.engine.config.moe import MoEConfig
-from primus.engine.kernels.routing import keep_capacity, route, route_sinkhorn, spread_evenly
+from primus.engine.kernels.routing import even_preference, keep_capacity, route, route_sinkhorn, spread_evenly
 from primus.engine.kernels.soft_cap import soft_cap
 from primus.engine.model.moe.losses import RouterLosses
+from primus.engine.model.moe.microbatch import WholeMicrobatch
 from primus.engine.model.parameter import Initial, Place, declare
 from primus.engine.parallel.sharding import Sharding
 
@@ -45,6 +46,7 @@ class Router(nn.Module):
         self.register_buffer("expert_bias", zeros)
         self.register_buffer("tokens_per_expert", zeros if zeros is None else zeros.clone(), persistent=False)
         self.losses = RouterLosses(config, place)
+        self._microbatch = WholeMicrobatch(place)
 
     def forward(self, x_SBH: Tensor) -> Routing:
         S, B, _ = x_SBH.shape
@@ -55,9 +57,9 @@ class Router(nn.Module):
             # The gradient passes as if nothing had happened.
             logits_NE = noise_NE + (logits_NE - logits_NE.detach())
         logits_NE = soft_cap(logits_NE, self.config.router_logit_softcapping)
-        weights_NE, map_NE = self._choose(logits_NE)
+        weights_NE, map_NE = self._choose(logits_NE, B)
         if self.config.expert_capacity_factor is not None:
-            weights_NE, map_NE = self._limit(weights_NE, map_NE, self.config.expert_capacity_factor)
+            weights_NE, map_NE = self._limit(weights_NE, map_NE, self.config.expert_capacity_factor, B)
         if self.training and torch.is_grad_enabled():
             weights_NE = self.losses.attach(weights_NE, logits_NE.view(S, B, -1))
             if self.tokens_per_expert is not None and not self.streams.is_replaying:
@@ -75,10 +77,13 @@ class Router(nn.Module):
         logits_NE = x_NH.to(dtype) @ self.weight.to(dtype).t()
         return logits_NE if self.bias is None else logits_NE + self.bias.to(dtype)
 
-    def _choose(self, logits_NE: Tensor) -> tuple[Tensor, Tensor]:
-        c = self.config
+    def _choose(self, logits_NE: Tensor, sequences: int) -> tuple[Tensor, Tensor]:
+        c, whole = self.config, self._microbatch
         if "sinkhorn" in c.router_load_balancing_type:
-            return route_sinkhorn(logits_NE, c.router_topk, balances=self.training)
+            even_NE = None
+            if self.training:
+                even_NE = whole.own(even_preference(whole.gather(logits_NE, sequences)), sequences)
+            return route_sinkhorn(logits_NE, c.router_topk, preference_NE=even_NE)
         return route(
             logits_NE,
             c.router_topk,
@@ -89,8 +94,15 @@ class Router(nn.Module):
             bias_E=self.expert_bias,
         )
 
-    def _limit(self, weights_NE: Tensor, map_NE: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-        c = self.config
+    def _limit(self, weights_NE: Tensor, map_NE: Tensor, factor: float, sequences: int) -> tuple[Tensor, Tensor]:
+        """Let an expert take so many times its even share of the microbatch; of this rank's tokens, where shapes are fixed."""
+        c, whole = self.config, self._microbatch
         N, E = map_NE.shape
-        capacity = math.ceil(N * c.router_topk / E * factor)
-        return keep_capacity(weights_NE, map_NE, capacity, policy=c.token_drop_policy, pads=c.pad_expert_input_to_capacity)
+        if c.pad_expert_input_to_capacity:
+            capacity = math.ceil(N * c.router_topk / E * factor)
+            return keep_capacity(weights_NE, map_NE, capacity, policy=c.token_drop_policy, pads=True)
+        weights_AE, map_AE = (whole.gather(each, sequences) for each in (weights_NE, map_NE.to(torch.uint8)))
+        capacity = math.ceil(len(map_AE) * c.router_topk / E * factor)
+        _, kept_AE = keep_capacity(weights_AE, map_AE.bool(), capacity, policy=c.token_drop_policy)
+        kept_NE = whole.own(kept_AE, sequences)
+        return weights_NE * kept_NE, kept_NE
