@@ -57,5 +57,5 @@ def test_layers_that_rotate_nothing(build: Any, given: Any, layers: tuple[int, .
     ids=str,
 )
 def test_refused(problems_of: Any, keys: dict[str, Any], message: str) -> None:
-    problems = problems_of({**ROPE, **keys}, 2 if "context_parallel_size" in keys else 1)
+    problems = problems_of({**ROPE, **keys}, world_size=keys.get("context_parallel_size", 1))
     assert any(message in problem for problem in problems), problems
