@@ -40,6 +40,7 @@ ADDED = {
         for name in ("zebra_llama_1B", "zebra_llama_3B", "zebra_llama_8B", "zebra_llama_300M_mamba_hybrid")
     },
     **{name: {"experimental_attention_variant": "gated_delta_net"} for name in ZOO if "_gdn" in name},
+    "zebra_llama_300M_gdn_hybrid": {"experimental_attention_variant": "gated_delta_net", "qk_layernorm": True},
     **{name: {"experimental_attention_variant": "kimi_delta_attention"} for name in ZOO if "_kda" in name},
 }
 """What the zoo's trainer writes into a family's code instead of its preset."""
@@ -187,13 +188,15 @@ def test_model_preset_needs_nothing_but_data(name, experiment_of, tmp_path):
 
 @pytest.mark.parametrize("name", WAITING)
 def test_a_preset_waits_for_a_key_that_is_not_built(name, experiment_of, tmp_path):
+    """For the key as a whole, or for the value that the preset gives it."""
     key = WAITING[name]
-    assert KEYS[key].status == "pending", f"docs/models.md: {name} runs, or waits for another key now"
     experiment, _ = experiment_of(name)
     (module,) = experiment.modules.values()
     with pytest.raises(ConfigError) as refused:
         MegatronArgBuilder(experiment, module, 8, tmp_path).build()
-    assert [problem for problem in refused.value.problems if problem.startswith(f"{key} is not implemented yet")] != []
+    words = "is not implemented yet" if KEYS[key].status == "pending" else "is not built yet"
+    about = [problem for problem in refused.value.problems if problem.startswith(f"{key} ") and words in problem]
+    assert about != [], f"docs/models.md: {name} runs, or waits for another key now"
 
 
 def test_the_page_has_a_row_for_every_preset():

@@ -6,7 +6,10 @@ from typing import Literal
 __all__ = ["BlocksConfig", "FeedForward", "Mixing"]
 
 Mixing = Literal["attention", "mamba", "gated_delta", "short_conv", "linear", "none"]
-"""`gated_delta`: linear attention; `short_conv`: a gated convolution of a few tokens; `linear`: one square matrix, which mixes no tokens; `none`: the half and its norm are not there."""
+"""`gated_delta` is linear attention, `short_conv` a gated convolution of a few tokens.
+
+`linear`: one square matrix, which mixes no tokens; `none`: the half and its norm are not there.
+"""
 FeedForward = Literal["mlp", "linear", "none"]
 """`mlp` is a mixture of experts in a layer that is sparse."""
 
