@@ -71,7 +71,7 @@ ROWS = section(
           doc="Cut experts over tensor- and expert-parallel ranks together."),
     live("moe_use_upcycling", "bool", "model.moe.use_upcycling",
             doc="Begin from the dense checkpoint under `load` (of width `ffn_hidden_size`): its feed-forward layers, whole or "
-                "in slices of `moe_ffn_hidden_size`, become experts. A run that resumes from its own checkpoint loads as ever."),
+                "in slices of `moe_ffn_hidden_size`, become experts. A run that goes on from its own checkpoint loads it."),
     inert("moe_permute_fusion", "bool", "rows are always sorted in one pass, and their sums taken in another",
           doc="Sort tokens by expert in one kernel, and take the sums of their experts in one."),
     live("disable_primus_topk_router", "bool", "model.moe.router_logit_softcapping, model.moe.router_force_load_balancing",
