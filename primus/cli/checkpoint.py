@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from primus.backends.megatron.model_preset import overridden_keys, preset_text
 from primus.cli.doors import build, fewest_ranks, only_module
 from primus.core.experiment import load_experiment
 from primus.core.launch.start import exchange_command
@@ -53,6 +54,8 @@ def import_hf(
     typer.echo(f"{out}: a {family} of {model.num_layers} layers; a run starts from it with")
     typer.echo(f"  model: {out.absolute() / PRESET}")
     typer.echo(f"  pretrained_checkpoint: {out.absolute()}")
+    for key, value in overridden_keys(model).items():
+        typer.echo(f"  {key}: {str(value).lower()}  # under overrides")
 
 
 @app.command("export-hf")
@@ -82,8 +85,6 @@ def _run(command: list[str]) -> None:
 
 
 def _preset(model: ModelConfig, family: str, source: Path, tokenizer: Path | None) -> str:
-    from primus.backends.megatron.model_preset import preset_text
-
     opening = f"The {family} of {source.absolute()}"
     return preset_text(model, opening=opening, tokenizer=None if tokenizer is None else str(tokenizer))
 

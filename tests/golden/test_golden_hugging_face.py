@@ -11,7 +11,7 @@ from runs import TINY, train_rank
 from safetensors.torch import load_file
 
 from primus.backends.megatron.argument_builder import MegatronArgBuilder
-from primus.backends.megatron.model_preset import preset_text
+from primus.backends.megatron.model_preset import overridden_keys, preset_text
 from primus.core.experiment import load_experiment
 from primus.engine.checkpoint.hf.exchange import export_hf, import_hf
 from primus.engine.checkpoint.hf.likeness import differences
@@ -31,7 +31,7 @@ def container(folder: Path, model: ModelConfig, ranks: int, **keys: Any) -> Conf
     (folder / "model.yaml").write_text(preset_text(model, opening="A model", tokenizer=None))
     overrides = {key: value for key, value in TINY.items() if key not in _OF_THE_MODEL}
     assert model.vocab_size is not None
-    overrides |= {"vocab_size": model.vocab_size - 1, "sequence_parallel": True, **keys}
+    overrides |= {"vocab_size": model.vocab_size - 1, "sequence_parallel": True, **overridden_keys(model), **keys}
     module = {"framework": "megatron", "config": "pre_trainer.yaml", "model": "model.yaml", "overrides": overrides}
     experiment = {"work_group": "g", "user_name": "u", "exp_name": "e", "workspace": str(folder)}
     (folder / "exp.yaml").write_text(yaml.safe_dump({**experiment, "modules": {"pre_trainer": module}}))

@@ -12,7 +12,11 @@ from primus.engine.config.model import ModelConfig
 from primus.engine.config.moe import MoEConfig
 from primus.engine.config.position import PositionConfig
 
-__all__ = ["model_keys", "preset_text"]
+__all__ = ["model_keys", "overridden_keys", "preset_text"]
+
+
+_OF_MODULES = ("use_sink_attention",)
+"""Keys of models among those of the presets of modules."""
 
 
 def model_keys(model: ModelConfig) -> dict[str, Any]:
@@ -41,13 +45,20 @@ def model_keys(model: ModelConfig) -> dict[str, Any]:
     }
 
 
+def overridden_keys(model: ModelConfig) -> dict[str, Any]:
+    """Return those of the keys that a model's preset says in vain: the module's preset has them, and goes before."""
+    return {key: value for key, value in model_keys(model).items() if key in _OF_MODULES}
+
+
 def preset_text(model: ModelConfig, *, opening: str, tokenizer: str | None) -> str:
     """Return a preset under a comment; `tokenizer` is a folder of a Hugging Face tokenizer."""
-    keys = model_keys(model)
+    apart = overridden_keys(model)
+    keys = {key: value for key, value in model_keys(model).items() if key not in apart}
     if tokenizer is not None:
         keys |= {"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": tokenizer}
     lines = yaml.safe_dump(_plain(keys), sort_keys=False)
-    return f"# {opening}\nextends:\n  - primus/configs/models/megatron/language_model.yaml\n\n{lines}"
+    overrides = f"\n# To stand under overrides: {apart}" if apart else ""
+    return f"# {opening}{overrides}\nextends:\n  - primus/configs/models/megatron/language_model.yaml\n\n{lines}"
 
 
 def _heads(model: ModelConfig) -> dict[str, Any]:

@@ -112,7 +112,8 @@ def remarks(found: Difference, strictness: str) -> list[str]:
     lines = []
     if found.not_stored and strictness in ("log_unexpected", "log_all", "return_unexpected", "return_all"):
         lines.append(f"NOT restored, not in the checkpoint: {summary(found.not_stored)}")
-    if found.not_wanted and strictness in ("log_all", "return_all"):
+    # Also where nothing is compared: weights that are laid aside are a surprise.
+    if found.not_wanted and strictness in ("assume_ok_unexpected", "log_all", "return_all"):
         lines.append(f"NOT used, in the checkpoint only: {summary(found.not_wanted)}")
     return lines
 
