@@ -133,13 +133,10 @@ class _Counts(NamedTuple):
     def of(cls, counts_E: Tensor, group: Group, ep: Part, etp: Part, rows: int) -> "_Counts":
         """Learn from the others what comes; where nothing can be read, rows are even."""
         if counts_E.is_meta:
-            block, each = rows // ep.size, rows // len(counts_E)
-            return cls(
-                [block] * group.size,
-                [block] * group.size,
-                [block] * ep.size,
-                [[each] * (len(counts_E) // ep.size)] * group.size,
-            )
+            blocks = _even(rows, ep.size)
+            own = blocks[ep.index]
+            received = [_even(own, len(counts_E) // ep.size)] * group.size
+            return cls([block for block in blocks for _ in range(etp.size)], [own] * group.size, blocks, received)
         sent_GL = counts_E.view(ep.size, -1).repeat_interleave(etp.size, dim=0)
         sends_G, received_GL = sent_GL.sum(1), exchange_counts(sent_GL, group)
         # One transfer to the host.
@@ -152,8 +149,8 @@ class _Counts(NamedTuple):
     def of_ranks(cls, counts_G: Tensor, group: Group, rows: int) -> "_Counts":
         """Learn what comes from each rank."""
         if counts_G.is_meta:
-            even = [rows // group.size] * group.size
-            return cls(even, even, even, [])
+            even = _even(rows, group.size)
+            return cls(even, [even[group.index]] * group.size, even, [])
         both = torch.stack([counts_G, exchange_counts(counts_G.unsqueeze(1), group).squeeze(1)]).tolist()
         return cls(both[0], both[1], both[0], [])
 
@@ -167,7 +164,7 @@ class _Here(Journey):
         order, E = self.order, self.weights_NE.shape[1]
         weights_M = self.weights_NE.t().reshape(-1).index_select(0, order.flat)
         is_meta = order.counts.is_meta
-        counts = [len(order.token) // E] * E if is_meta else order.counts.tolist()
+        counts = _even(len(order.token), E) if is_meta else order.counts.tolist()
         return Rows(take_rows(self.x_NH, order.token), weights_M, counts)
 
     def back(self, y_MH: Tensor) -> Tensor:
@@ -229,6 +226,11 @@ def _by_expert(received: list[list[int]], device: torch.device) -> Tensor | None
     flat = lengths.t().flatten()
     first = torch.repeat_interleave(starts.t().flatten() - (flat.cumsum(0) - flat), flat)
     return (first + torch.arange(len(first))).to(device)
+
+
+def _even(rows: int, parts: int) -> list[int]:
+    """Return the sizes of parts that differ by one row at most."""
+    return [rows * (part + 1) // parts - rows * part // parts for part in range(parts)]
 
 
 def _numbers(like: Tensor) -> Tensor:
