@@ -147,8 +147,8 @@ def _expert_width(model: ModelConfig) -> int:
     m, tensor = model.moe, model.parallel.expert_tensor_parallel_size or model.parallel.tensor_model_parallel_size
     assert m.num_experts is not None
     width = m.ffn_hidden_size or model.ffn_hidden_size
-    # Ranks that share an expert all have the row; the activation is kept before and after its weight.
-    row = model.hidden_size * tensor + _mlp_width(model, width) + width
+    # Ranks that share an expert all have the row; what comes out of the activation is computed again.
+    row = model.hidden_size * tensor + width * (2 if model.activation in GATED_ACTIVATIONS else 1)
     return 2 * m.num_experts + m.router_topk * row
 
 

@@ -143,7 +143,7 @@ def test_experts_keep_a_row_for_each_of_a_tokens_choices():
         model = replace(VARIANTS["experts"], moe=replace(VARIANTS["experts"].moe, **moe))
         return plan_of(container(model), 1).places[0].memory.activations
 
-    a_row = 16 + 3 * 10 + 10
+    a_row = 16 + 2 * 10
     assert activations(router_topk=3) - activations() == 8 * 2 * a_row * 4
     assert activations() - activations(shared_expert_intermediate_size=None) == 8 * 2 * 3 * 12 * 4
 
