@@ -13,4 +13,5 @@ torch.
 - `compare.py`: what the checkpoint holds against what the run asks for
 - `save.py`, `load.py`: all of it together
 - `progress.py`: `progress.txt`
+- `hf/`: weights to and from Hugging Face folders
 """

@@ -4,6 +4,9 @@
 - `forms.py`: how several of their tensors are one of ours
 - `source.py`: a folder of safetensors, read tensor by tensor
 - `target.py`: such a folder, written tensor by tensor
-- `describe.py`: `config.json` of a model of ours
+- `weights.py`: a folder under our names, in any rectangles
+- `read.py`, `describe.py`: `config.json` as a model of ours, and back
+- `likeness.py`: whether two models are the same function
+- `new_folder.py`: all or nothing
 - `exchange.py`: `import_hf` and `export_hf`
 """
