@@ -1,4 +1,4 @@
-"""The dense jobs S and M that the training benchmarks time, in fp32 on two threads; imported by them, does nothing alone."""
+"""The jobs that the training benchmarks time, in fp32 on two threads; imported by them, does nothing alone."""
 
 import json
 import os
@@ -17,7 +17,7 @@ __all__ = ["JOBS", "Job", "experiment", "run_primus", "spread"]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A Llama-style model and its microbatch."""
+    """A Llama-style model, or a Mixtral-style one, and its microbatch."""
 
     layers: int
     hidden: int
@@ -27,6 +27,8 @@ class Job:
     vocabulary: int
     seq_length: int
     micro_batch_size: int
+    experts: int = 0
+    """Of each layer, two of a token, as wide as `ffn`; 0: a dense model."""
 
     @property
     def tokens(self) -> int:
@@ -37,6 +39,7 @@ class Job:
 JOBS = {
     "S": Job(layers=4, hidden=256, heads=8, groups=4, ffn=768, vocabulary=8192, seq_length=512, micro_batch_size=4),
     "M": Job(layers=8, hidden=512, heads=8, groups=4, ffn=1536, vocabulary=32000, seq_length=1024, micro_batch_size=2),
+    "E": Job(layers=4, hidden=256, heads=8, groups=4, ffn=512, vocabulary=8192, seq_length=512, micro_batch_size=4, experts=8),
 }
 
 
@@ -76,6 +79,14 @@ def experiment(job: Job, folder: Path, *, iterations: int, global_batch_size: in
         "distributed_backend": "gloo",
         "log_interval": 1,
     }
+    if job.experts:
+        overrides |= {
+            "num_experts": job.experts,
+            "moe_ffn_hidden_size": job.ffn,
+            "moe_router_topk": 2,
+            "moe_grouped_gemm": True,
+            "moe_router_load_balancing_type": "none",
+        }
     role = {"framework": "megatron", "config": "pre_trainer.yaml", "model": "language_model.yaml", "overrides": overrides}
     names = {"work_group": "bench", "user_name": "bench", "exp_name": "job", "workspace": str(folder / "out")}
     file = folder / "experiment.yaml"

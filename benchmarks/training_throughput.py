@@ -1,7 +1,7 @@
-"""Tokens a second of `primus train pretrain` beside transformers' Llama in a bare loop, alternating in one run.
+"""Tokens a second of `primus train pretrain` beside transformers' Llama or Mixtral in a bare loop, alternating in one run.
 
-Prints one JSON line a job: the rates of every pair, the ratio's median (goals: 1.3 on S, 1.35 on M), and before each pair the
-rate of a 1024-cubed product, by which a disturbed pair is known. The bare loop is zero_grad, forward, loss, backward, clipping
+Prints one JSON line a job: the rates of every pair, the ratio's median (goals: 1.3 on S, 1.35 on M, 1.5 on E), and before each
+pair the rate of a 1024-cubed product, by which a disturbed pair is known. The bare loop is zero_grad, forward, loss, backward, clipping
 to norm 1 and AdamW, with no data loading, logging or saving.
 """
 
@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from jobs import JOBS, Job, experiment, run_primus, spread
 
@@ -22,7 +23,7 @@ THREADS = 2
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", default="S,M")
+    parser.add_argument("--jobs", default="S,M,E")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--bare", choices=JOBS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -35,7 +36,7 @@ def main() -> None:
 
 def amount(name: str) -> tuple[int, int]:
     """Return the iterations of a run and how many of them are warm-up."""
-    return (15, 3) if name == "S" else (6, 1)
+    return (6, 1) if name == "M" else (15, 3)
 
 
 def compare(name: str, pairs: int) -> dict[str, object]:
@@ -70,23 +71,27 @@ def child(name: str) -> dict[str, float]:
 def bare(job: Job, iterations: int, warmup: int) -> dict[str, float]:
     """Train transformers' Llama; return the median milliseconds of a step and the machine's rate before it."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
 
     gflops = probe()
-    config = LlamaConfig(
-        vocab_size=job.vocabulary,
-        hidden_size=job.hidden,
-        intermediate_size=job.ffn,
-        num_hidden_layers=job.layers,
-        num_attention_heads=job.heads,
-        num_key_value_heads=job.groups,
-        max_position_embeddings=job.seq_length,
-        tie_word_embeddings=False,
-        attn_implementation="sdpa",
-        use_cache=False,
-    )
+    sizes: dict[str, Any] = {
+        "vocab_size": job.vocabulary,
+        "hidden_size": job.hidden,
+        "intermediate_size": job.ffn,
+        "num_hidden_layers": job.layers,
+        "num_attention_heads": job.heads,
+        "num_key_value_heads": job.groups,
+        "max_position_embeddings": job.seq_length,
+        "tie_word_embeddings": False,
+        "attn_implementation": "sdpa",
+        "use_cache": False,
+    }
     torch.manual_seed(1)
-    model = LlamaForCausalLM(config)
+    if job.experts:
+        sparse = MixtralConfig(**sizes, num_local_experts=job.experts, num_experts_per_tok=2, sliding_window=None)
+        model: torch.nn.Module = MixtralForCausalLM(sparse)
+    else:
+        model = LlamaForCausalLM(LlamaConfig(**sizes))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1)
     tokens = torch.randint(job.vocabulary, (8, job.micro_batch_size, job.seq_length + 1))
     times = []
