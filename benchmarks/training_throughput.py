@@ -1,8 +1,8 @@
 """Tokens a second of `primus train pretrain` beside transformers' Llama or Mixtral in a bare loop, alternating in one run.
 
 Prints one JSON line a job: the rates of every pair, the ratio's median (goals: 1.3 on S, 1.35 on M, 1.5 on E), and before each
-pair the rate of a 1024-cubed product, by which a disturbed pair is known. The bare loop is zero_grad, forward, loss, backward, clipping
-to norm 1 and AdamW, with no data loading, logging or saving.
+pair the rate of a 1024-cubed product, by which a disturbed pair is known. The bare loop is zero_grad, forward, loss, backward,
+clipping to norm 1 and AdamW, with no data loading, logging or saving.
 """
 
 import argparse

@@ -18,6 +18,7 @@ from primus.engine.model.gpt import GPTModel
 from primus.engine.model.moe.layer import MoELayer
 from primus.engine.parallel.collectives import all_reduce_
 from primus.engine.parallel.exchange import Exchange
+from primus.engine.parallel.lanes import Lane
 from primus.engine.parallel.mesh import Mesh, build_mesh
 from primus.engine.parallel.random import RandomStreams
 from primus.engine.parallel.sharding import global_parameters, parameter_shards, sharding_of
@@ -136,8 +137,8 @@ def order_of_events(_rank: int, overlaps: bool) -> list[str]:
         events.append("send" if x.shape[-1] == 16 else "send weights")
         return begin(self, x, *sizes)
 
-    def noted_end(self: Exchange) -> Tensor:
-        arrived = end(self)
+    def noted_end(self: Exchange, lane: Lane) -> Tensor:
+        arrived = end(self, lane)
         events.append("arrive" if arrived.shape[-1] == 16 else "arrive weights")
         return arrived
 
