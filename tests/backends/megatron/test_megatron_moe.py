@@ -141,6 +141,8 @@ REFUSED: list[tuple[str, int, dict[str, Any], str]] = [
         "enable_optimizer_post_validation true",
     ),
     ("zero", 1, {"moe_router_topk": 0}, "moe_router_topk"),
+    ("no-layer", 1, {"moe_layer_freq": "[0]*4"}, "gives no layer to num_experts 8"),
+    ("no-place", 1, {"moe_expert_capacity_factor": 0.0}, "drops every token"),
     ("upcycled-from", 1, {"moe_use_upcycling": True}, "needs the checkpoint of a dense model: set load"),
     ("upcycled-to", 1, {"moe_use_upcycling": True, "load": "dense"}, "needs save, so that a later start"),
     ("upcycled-width", 1, {**UPCYCLED, "moe_ffn_hidden_size": 48}, "(ffn_hidden_size) into experts of 48"),

@@ -97,6 +97,13 @@ def layer_pattern_is_understood(p: Params) -> Problems:
         yield f"{p.where('moe_layer_freq')}: {pattern}"
 
 
+def experts_have_a_layer(p: Params) -> Problems:
+    """Experts that no layer has are not what anyone means."""
+    if num_experts(p) is not None and not layers(p):
+        key = "hybrid_override_pattern" if is_mamba(p) else "moe_layer_freq"
+        yield f"{p.where(key)} gives no layer to {p.where('num_experts')}: name a sparse layer, or set num_experts to null."
+
+
 def experts_are_divided_evenly(p: Params) -> Problems:
     """Ranks that share experts have equally many, and something to share."""
     experts, ranks = num_experts(p), p["expert_model_parallel_size"]
@@ -205,7 +212,9 @@ def capacity_has_a_loss(p: Params) -> Problems:
     """Capacity goes with the kinds of balancing that leave the choice alone."""
     if num_experts(p) is None:
         return
-    if capacity_factor(p) is None:
+    if capacity_factor(p) == 0:
+        yield f"{p.where('moe_expert_capacity_factor')} drops every token: use 1.0 for an even share, or null for no cap."
+    elif capacity_factor(p) is None:
         if p["moe_pad_expert_input_to_capacity"]:
             yield f"{p.where('moe_pad_expert_input_to_capacity')} needs moe_expert_capacity_factor: set it."
     elif not set(balancing(p)) <= set(_LOSSES):
@@ -309,6 +318,7 @@ DERIVATIONS: tuple[Derivation, ...] = (a_dense_model_gives_its_weights_alone,)
 RULES: tuple[Rule, ...] = (
     experts_come_from_a_dense_model,
     layer_pattern_is_understood,
+    experts_have_a_layer,
     experts_are_divided_evenly,
     expert_matrices_are_divided_evenly,
     biases_are_added_once,
