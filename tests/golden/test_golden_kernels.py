@@ -1,11 +1,9 @@
 """A sparse model trained by Triton's kernels, in their interpreter, has the losses of the portable forms."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from ranks import run_ranks
 from runs import build_container, logged_rank, train
 from test_golden_layouts import in_float64
@@ -46,9 +44,6 @@ class Noted:
 
 
 def test_kernels_change_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not torch.cuda.is_available():
-        # Read when triton is imported, and not again.
-        os.environ.setdefault("TRITON_INTERPRET", "1")
     pytest.importorskip("triton")
     from primus.engine.kernels.triton_forms import activation, grouped, norm
 

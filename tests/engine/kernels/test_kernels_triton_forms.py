@@ -1,20 +1,21 @@
 """Triton forms equal the portable ones, forward and backward, in Triton's interpreter (on a GPU: compiled)."""
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-if not torch.cuda.is_available():
-    # Read when triton is imported, and not again.
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 pytest.importorskip("triton")
 
 from primus.engine.config.model import Activation
+from primus.engine.kernels.attention import explicit_attention
 from primus.engine.kernels.grouped_linear import product_each
 from primus.engine.kernels.norm import rms_norm_reference
-from primus.engine.kernels.triton_forms import activation, grouped, norm
+from primus.engine.kernels.triton_forms import activation, attention, grouped, norm
 from primus.engine.kernels.weighted_activation import Results, WeightedGate, weighted_activation
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -90,3 +91,39 @@ def test_grouped_product(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, to
         form(x, matrices, out, counts)
     torch.testing.assert_close(*results, rtol=tolerance, atol=4 * tolerance)
     grouped.product_each(x[:0], matrices, x.new_empty(0, 21), (0, 0, 0, 0))
+
+
+@pytest.mark.parametrize(("queries", "keys", "heads", "groups", "channels"), [(21, 21, 4, 2, (6, 6)), (5, 23, 2, 2, (20, 9))])
+@pytest.mark.parametrize(("dtype", "tolerance"), PRODUCT_DTYPES)
+def test_causal_attention(
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: torch.dtype,
+    tolerance: float,
+    queries: int,
+    keys: int,
+    heads: int,
+    groups: int,
+    channels: tuple[int, int],
+) -> None:
+    # Several blocks of queries and of keys, the last ones not full.
+    monkeypatch.setattr(attention, "_ROWS", 16)
+    monkeypatch.setattr(attention, "_KEYS", 16)
+    wide, narrow = channels
+    q = draw(queries, 2, heads, wide, dtype=dtype).requires_grad_()
+    k = draw(keys, 2, groups, wide, dtype=dtype, seed=1).requires_grad_()
+    # Values as a view whose channels do not lie side by side.
+    v = draw(keys, 2, narrow, groups, dtype=dtype, seed=2).transpose(2, 3).requires_grad_()
+    d_out = draw(queries, 2, heads * narrow, dtype=dtype, seed=3)
+    results = []
+    for form in (attention.causal_attention, lambda q, k, v: explicit_attention(q, k, v, None)):
+        out = form(q, k, v)
+        results.append((out, *torch.autograd.grad(out, (q, k, v), d_out)))
+    for fused, plain in zip(*results, strict=True):
+        torch.testing.assert_close(fused, plain, rtol=tolerance, atol=4 * tolerance)
+
+
+def test_every_kernel_compiles_for_a_gpu(tmp_path: Path) -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    script = Path(__file__).with_name("compile_kernels.py")
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

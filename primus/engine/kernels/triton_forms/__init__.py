@@ -6,4 +6,5 @@ interpreter too (TRITON_INTERPRET=1), in float64 as well, which is how they are 
 norm        RMSNorm
 activation  a gated activation times a routing weight
 grouped     products of many experts
+attention   causal attention
 """
