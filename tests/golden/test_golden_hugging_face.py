@@ -1,5 +1,6 @@
 """From a Hugging Face folder through a divided run and out again: the preset beside a checkpoint makes the model it holds."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 import yaml
 from ranks import run_ranks
 from runs import TINY, train_rank
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from primus.backends.megatron.argument_builder import MegatronArgBuilder
 from primus.backends.megatron.model_preset import overridden_keys, preset_text
@@ -16,7 +17,7 @@ from primus.core.experiment import load_experiment
 from primus.engine.checkpoint.hf.exchange import export_hf, import_hf
 from primus.engine.checkpoint.hf.likeness import differences
 from primus.engine.checkpoint.hf.new_folder import new_folder
-from primus.engine.checkpoint.hf.read import model_of, read_config
+from primus.engine.checkpoint.hf.read import model_in, read_config
 from primus.engine.config import ConfigContainer
 from primus.engine.config.model import ModelConfig
 
@@ -39,9 +40,25 @@ def container(folder: Path, model: ModelConfig, ranks: int, **keys: Any) -> Conf
     return MegatronArgBuilder(loaded, loaded.modules["pre_trainer"], ranks, folder / "run").build().config
 
 
+def with_prediction_layer(folder: Path) -> Path:
+    """Return a copy of the recorded DeepSeek-V3 with a layer behind the last that predicts a further token."""
+    shutil.copytree(RECORDED / "deepseek_v3", folder)
+    held = load_file(folder / "model.safetensors")
+    torch.manual_seed(5)
+    last = {name: tensor for name, tensor in held.items() if name.startswith("model.layers.2.")}
+    new = {name.replace("layers.2", "layers.3"): torch.randn_like(tensor) for name, tensor in last.items()}
+    h = held["model.norm.weight"].numel()
+    new |= {f"model.layers.3.{name}.weight": torch.randn(h) for name in ("enorm", "hnorm", "shared_head.norm")}
+    new["model.layers.3.eh_proj.weight"] = torch.randn(h, 2 * h)
+    new["model.layers.3.embed_tokens.weight"] = held["model.embed_tokens.weight"].clone()
+    new["model.layers.3.shared_head.head.weight"] = held["lm_head.weight"].clone()
+    save_file({**held, **new}, folder / "model.safetensors")
+    return folder
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_preset_of_a_model_makes_the_model(name: str, tmp_path: Path) -> None:
-    _, model = model_of(read_config(RECORDED / name), name)
+    _, model = model_in(RECORDED / name)
     assert differences(container(tmp_path, model, 1).model, model) == []
 
 
@@ -54,11 +71,11 @@ def test_the_preset_of_a_model_makes_the_model(name: str, tmp_path: Path) -> Non
     ],
 )
 def test_weights_that_no_step_changes_come_out_as_they_went_in(name: str, layout: dict[str, Any], tmp_path: Path) -> None:
-    """Padded rows of the vocabulary stay behind."""
-    source = RECORDED / name
+    """Padded rows of the vocabulary stay behind; prediction layers come and go with their copies of embedding and head."""
+    source = with_prediction_layer(tmp_path / "hf") if name == "deepseek_v3" else RECORDED / name
     with new_folder(tmp_path / "ckpt") as folder:
         import_hf(source, folder)
-    _, model = model_of(read_config(source), name)
+    _, model = model_in(source)
     keys = {"train_iters": 1, "lr": 0.0, "min_lr": 0.0, "weight_decay": 0.0, "moe_router_bias_update_rate": 0.0}
     paths = {"pretrained_checkpoint": str(tmp_path / "ckpt"), "save": str(tmp_path / "saved"), "save_interval": 1}
     run_ranks(train_rank, 2, container(tmp_path, model, 2, **layout, **keys, **paths))

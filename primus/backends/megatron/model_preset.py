@@ -40,6 +40,7 @@ def model_keys(model: ModelConfig) -> dict[str, Any]:
         "untie_embeddings_and_output_weights": not model.tie_embeddings,
         **_positions(model.position, of_latents=a.mla.enabled),
         **(_experts(model.moe, model.num_layers) if model.moe.layers else {}),
+        **({"mtp_num_layers": model.mtp.num_layers} if model.mtp.num_layers else {}),
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
     }

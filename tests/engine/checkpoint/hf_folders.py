@@ -10,7 +10,7 @@ from torch import Tensor
 
 from primus.engine.checkpoint.hf.exchange import import_hf
 from primus.engine.checkpoint.hf.new_folder import new_folder
-from primus.engine.checkpoint.hf.read import model_of, read_config
+from primus.engine.checkpoint.hf.read import model_in
 from primus.engine.checkpoint.load import load_weights
 from primus.engine.config.model import ModelConfig
 from primus.engine.model.builder import build_model
@@ -26,7 +26,7 @@ RECORDED = Path(__file__).parents[2] / "data" / "hf"
 
 def config_of(folder: Path) -> ModelConfig:
     """Return the model of a folder."""
-    return model_of(read_config(folder), str(folder))[1]
+    return model_in(folder)[1]
 
 
 def imported(source: Path, out: Path) -> Path:

@@ -2,6 +2,7 @@
 
 - `names.py`: whose tensor is whose, one table a family
 - `forms.py`: how several of their tensors are one of ours
+- `stored.py`: which files hold which tensors
 - `source.py`: a folder of safetensors, read tensor by tensor
 - `target.py`: such a folder, written tensor by tensor
 - `weights.py`: a folder under our names, in any rectangles

@@ -167,5 +167,5 @@ def _latent(model: ModelConfig) -> dict[str, Any]:
         "qk_rope_head_dim": mla.qk_pos_emb_head_dim,
         "v_head_dim": mla.v_head_dim,
         "rope_interleave": True,
-        "num_nextn_predict_layers": 0,
+        "num_nextn_predict_layers": model.mtp.num_layers,
     }

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,8 +22,8 @@ from primus.engine.checkpoint.dist_plan import Box
 from primus.engine.checkpoint.folder import RELEASE, TRACKER, format_of, iteration_folder, newest, read_tracker, write_durably
 from primus.engine.checkpoint.hf.describe import described
 from primus.engine.checkpoint.hf.likeness import differences
-from primus.engine.checkpoint.hf.names import listed, row_of
-from primus.engine.checkpoint.hf.read import CONFIG, ORIGINAL, model_of, read_config
+from primus.engine.checkpoint.hf.names import copies_of, listed, row_of
+from primus.engine.checkpoint.hf.read import CONFIG, ORIGINAL, model_in, model_of, read_config
 from primus.engine.checkpoint.hf.target import Planned, write_safetensors
 from primus.engine.checkpoint.hf.weights import HFWeights, scattered, their_tensors
 from primus.engine.checkpoint.load import open_checkpoint
@@ -42,6 +42,8 @@ __all__ = ["export_hf", "global_shapes", "import_hf"]
 
 log = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
 MAX_FILE_BYTES = 5_000_000_000
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".index.json")
 
@@ -51,7 +53,7 @@ def import_hf(source: Path, out: Path, *, container: Mapping[str, Any] | None = 
 
     `container` is what the checkpoint says of the run that it comes from; by default, the model alone.
     """
-    family, model = model_of(read_config(source), str(source / CONFIG))
+    family, model = model_in(source)
     shapes = global_shapes(model)
     weights = HFWeights(source, family, model, shapes)
     if weights.not_used:
@@ -59,7 +61,7 @@ def import_hf(source: Path, out: Path, *, container: Mapping[str, Any] | None = 
     folder = out / RELEASE
     folder.mkdir()
     stored = {name: Stored(shape, weights.dtype(name)) for name, shape in shapes.items()}
-    records = dist_format.save_pieces(folder, stored, _pieces(family, weights, stored))
+    records = dist_format.save_pieces(folder, stored, _pieces(family, weights, stored, model))
     common = {
         "iteration": 0,
         "state": TrainState().to_dict(),
@@ -94,14 +96,14 @@ def export_hf(checkpoint: Path, out: Path, *, original: Path | None = None, max_
     plan = {
         theirs: Planned(shape, dtypes[name])
         for name, ours in shapes.items()
-        for theirs, shape in their_tensors(family, name, ours, model).items()
+        for theirs, shape in _with_copies(name, their_tensors(family, name, ours, model), model)
     }
 
     def tensors() -> Iterator[tuple[str, Tensor]]:
         for name, shape in shapes.items():
             theirs = {n: torch.empty(s, dtype=dtypes[name]) for n, s in their_tensors(family, name, shape, model).items()}
             source.load({name: scattered(family, name, shape, theirs, model)})
-            yield from theirs.items()
+            yield from _with_copies(name, theirs, model)
 
     write_safetensors(out, plan, tensors(), max_file_bytes=max_file_bytes)
     write_durably(out / CONFIG, (json.dumps(content, indent=2) + "\n").encode())
@@ -127,10 +129,10 @@ def global_shapes(model: ModelConfig) -> dict[str, tuple[int, ...]]:
     return {name: each.global_shape for name, each in shards.items()}
 
 
-def _pieces(family: str, weights: HFWeights, stored: Mapping[str, Stored]) -> Iterator[Piece]:
+def _pieces(family: str, weights: HFWeights, stored: Mapping[str, Stored], model: ModelConfig) -> Iterator[Piece]:
     """Read one tensor after the other; a stack of experts one by one, so that a rank later reads those that it holds."""
     for name, tensor in stored.items():
-        row, shape = row_of(family, name), tensor.global_shape
+        row, shape = row_of(family, name, model), tensor.global_shape
         is_stack = row is not None and row.is_of_experts
         for number in range(shape[0]) if is_stack else (0,):
             sizes = (1, *shape[1:]) if is_stack else shape
@@ -138,6 +140,13 @@ def _pieces(family: str, weights: HFWeights, stored: Mapping[str, Stored]) -> It
             data = torch.empty(sizes, dtype=tensor.dtype)
             weights.load({name: Shards(shape, tensor.dtype, [Chunk(box.offsets, data)])})
             yield Piece(name, box, data)
+
+
+def _with_copies(name: str, theirs: Mapping[str, _T], model: ModelConfig) -> Iterator[tuple[str, _T]]:
+    """Yield what stands for their tensors, and again for the copies of ours that prediction layers have."""
+    yield from theirs.items()
+    for copy in copies_of(name, model):
+        yield copy, next(iter(theirs.values()))
 
 
 def _newest(checkpoint: Path) -> Path:
@@ -166,10 +175,14 @@ def _as_original(original: Path, model: ModelConfig, dtype: str) -> tuple[str, d
     """Return the family and the `config.json` of the original, but for the dtype; InputError if that is another model."""
     content, where = read_config(original), original / CONFIG
     family, theirs = model_of(content, str(where))
+    own: dict[str, Any] = {"dtype" if "dtype" in content else "torch_dtype": dtype}
+    if theirs.mtp.num_layers > model.mtp.num_layers:
+        # The run did without them.
+        theirs, own = replace(theirs, mtp=model.mtp), {**own, "num_nextn_predict_layers": model.mtp.num_layers}
     problems = [f"{path} is {ours} in the checkpoint and {its} in {where}" for path, ours, its in differences(model, theirs)]
     if problems:
         raise InputError([*problems, f"the weights are not of the model in {original}; --hf-path gives another folder"])
-    return family, {**content, "dtype" if "dtype" in content else "torch_dtype": dtype}
+    return family, {**content, **own}
 
 
 def _copy_others(source: Path, target: Path) -> None:

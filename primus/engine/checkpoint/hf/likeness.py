@@ -19,6 +19,7 @@ _TRAINING = (
     "tp_overlap",
     "pipeline",
     "recompute",
+    "mtp.loss_scaling_factor",
     "position.max_position_embeddings",
     "attention.attention_dropout",
     "attention.backend",

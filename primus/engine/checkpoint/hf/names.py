@@ -1,7 +1,7 @@
 """Whose tensor is whose: a row for each kind of tensor of a family, theirs by ours.
 
 `{e}` is an expert; our tensor of experts is a stack of what a row says of one. Names within a layer are those behind
-`decoder.layers.N.` and `model.layers.N.`.
+`decoder.layers.N.` and `model.layers.N.`. Layers that predict further tokens are theirs behind the last.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Literal
 
 from primus.engine.config.model import ModelConfig
 
-__all__ = ["FAMILIES", "Form", "Row", "is_ignored", "listed", "row_of"]
+__all__ = ["FAMILIES", "Form", "Row", "copies_of", "is_ignored", "listed", "row_of"]
 
 Form = Literal["same", "qkv", "halves", "pairs"]
 
@@ -106,29 +106,51 @@ FAMILIES: dict[str, Table] = {
 }
 """By `model_type` of `config.json`: rows of a layer; the ends of the model are alike."""
 
-_OF_A_LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")
+_AHEAD = {
+    "enorm.weight": Row(("enorm.weight",)),
+    "hnorm.weight": Row(("hnorm.weight",)),
+    "eh_proj.weight": Row(("eh_proj.weight",)),
+    "final_layernorm.weight": Row(("shared_head.norm.weight",)),
+}
+_COPIES = {"embedding.word_embeddings.weight": "embed_tokens.weight", "output_layer.weight": "shared_head.head.weight"}
+"""Their prediction layers have copies of these."""
+
+_OF_A_LAYER = re.compile(r"(decoder|mtp)\.layers\.(\d+)\.(transformer_layer\.)?(.+)")
 _ANY_LAYER = re.compile(r"(.*?layers\.)(\d+)(\..+)")
 
 
-def row_of(family: str, name: str) -> Row | None:
+def row_of(family: str, name: str, model: ModelConfig) -> Row | None:
     """Return the row of our tensor with their whole names, but for `{e}`; None if the family has none of the kind."""
     match = _OF_A_LAYER.fullmatch(name)
     if match is None:
         return _ENDS.get(name)
-    row = FAMILIES[family].get(match[2])
-    return row and replace(row, theirs=tuple(f"model.layers.{match[1]}.{theirs}" for theirs in row.theirs))
+    is_ahead = match[1] == "mtp"
+    row = (_AHEAD if is_ahead and not match[3] else FAMILIES[family]).get(match[4])
+    number = int(match[2]) + (model.num_layers if is_ahead else 0)
+    return row and replace(row, theirs=tuple(f"model.layers.{number}.{theirs}" for theirs in row.theirs))
+
+
+def copies_of(name: str, model: ModelConfig) -> list[str]:
+    """Return the names of the copies that prediction layers have of one of our tensors."""
+    copied = _COPIES.get(name)
+    numbers = range(model.num_layers, model.num_layers + model.mtp.num_layers)
+    return [] if copied is None else [f"model.layers.{number}.{copied}" for number in numbers]
 
 
 def is_ignored(name: str, model: ModelConfig) -> bool:
     """Tell whether a tensor of theirs may be left aside.
 
-    It is a copy of a tied embedding or a table that older versions stored, or belongs to layers behind the last, which predict
-    further tokens.
+    It is a copy of an embedding or a head, a table that older versions stored, or of a prediction layer that the model lacks.
     """
     if name == "lm_head.weight":
         return model.tie_embeddings
     match = re.match(r"model\.layers\.(\d+)\.", name)
-    return name.endswith("rotary_emb.inv_freq") or (match is not None and int(match[1]) >= model.num_layers)
+    is_beyond = match is not None and int(match[1]) >= model.num_layers + model.mtp.num_layers
+    return name.endswith("rotary_emb.inv_freq") or is_beyond or name in _all_copies(model)
+
+
+def _all_copies(model: ModelConfig) -> list[str]:
+    return [copy for name in _COPIES for copy in copies_of(name, model)]
 
 
 def listed(names: Iterable[str]) -> str:

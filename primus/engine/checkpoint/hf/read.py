@@ -2,17 +2,20 @@
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from primus.engine.checkpoint.hf.names import FAMILIES
+from primus.engine.checkpoint.hf.stored import holds_layer
 from primus.engine.config.attention import AttentionConfig, MLAConfig
 from primus.engine.config.model import ModelConfig
 from primus.engine.config.moe import MoEConfig
+from primus.engine.config.mtp import MTPConfig
 from primus.engine.config.position import PositionConfig
 from primus.errors import InputError
 
-__all__ = ["CONFIG", "ORIGINAL", "model_of", "read_config"]
+__all__ = ["CONFIG", "ORIGINAL", "model_in", "model_of", "read_config"]
 
 CONFIG = "config.json"
 ORIGINAL = "huggingface"
@@ -61,6 +64,17 @@ def model_of(content: Mapping[str, Any], where: str) -> tuple[str, ModelConfig]:
     return family, model
 
 
+def model_in(folder: Path) -> tuple[str, ModelConfig]:
+    """Return family and model of a folder with weights; errors as `model_of`.
+
+    Folders that the transformers library wrote lack prediction layers, whatever they say.
+    """
+    family, model = model_of(read_config(folder), str(folder / CONFIG))
+    if model.mtp.num_layers and not holds_layer(folder, model.num_layers):
+        model = replace(model, mtp=MTPConfig())
+    return family, model
+
+
 class _Reader:
     """Reads entries and gathers what is wrong with them."""
 
@@ -87,6 +101,7 @@ class _Reader:
             tie_embeddings=bool(self._content.get("tie_word_embeddings", False)),
             attention=self._attention(layers),
             moe=self._experts(layers),
+            mtp=MTPConfig(num_layers=int(self._number("num_nextn_predict_layers", 0)) if self._family == "deepseek_v3" else 0),
             position=self._position(),
         )
 

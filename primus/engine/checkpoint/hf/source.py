@@ -1,7 +1,5 @@
 """A folder of safetensors, one file or several with an index: names and shapes at once, values when they are asked for."""
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +7,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from primus.engine.checkpoint.hf.stored import files_of
 from primus.errors import InputError
 
 __all__ = ["DTYPES", "HFFolder"]
-
-_ONE = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 """Names in the files of the dtypes that weights have."""
@@ -31,7 +27,7 @@ class HFFolder:
         """By name."""
         self.dtypes: dict[str, str] = {}
         """As the files name them, by name."""
-        files, indexed = _files(folder)
+        files, indexed = files_of(folder)
         problems: list[str] = []
         for file in files:
             try:
@@ -40,7 +36,7 @@ class HFFolder:
                 problems.append(f"{folder / file} is damaged or no safetensors file: {error}")
         if not problems:
             astray = [(name, file) for name, file in indexed.items() if self._file_of.get(name) != file]
-            problems = [f"{folder / _INDEX} says that {file} holds {name}, and it does not" for name, file in astray]
+            problems = [f"{folder}: the index says that {file} holds {name}, and it does not" for name, file in astray]
         if problems:
             raise InputError(problems)
 
@@ -56,21 +52,3 @@ class HFFolder:
             header = opened.get_slice(name)
             self.shapes[name], self.dtypes[name] = tuple(header.get_shape()), header.get_dtype()
             self._file_of[name] = file
-
-
-def _files(folder: Path) -> tuple[list[str], Mapping[str, str]]:
-    """Return the files that hold tensors, and which of them an index expects each tensor in."""
-    index = folder / _INDEX
-    if not index.is_file():
-        if (folder / _ONE).is_file():
-            return [_ONE], {}
-        raise InputError(f"{folder} holds neither {_ONE} nor {_INDEX}; save weights of another format as safetensors first")
-    try:
-        indexed = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        files = sorted(set(indexed.values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{index} is no index of safetensors: {type(error).__name__} {error}") from error
-    missing = [file for file in files if Path(file).name != file or not (folder / file).is_file()]
-    if missing:
-        raise InputError([f"{index} names the file {file}, which is not in the folder" for file in missing])
-    return files, indexed

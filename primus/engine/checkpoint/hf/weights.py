@@ -51,7 +51,7 @@ class HFWeights:
         """Fill rectangles in place."""
         with torch.no_grad():
             for name, shards in tensors.items():
-                row = _row(self._family, name)
+                row = _row(self._family, name, self._model)
                 for chunk in shards.chunks:
                     for expert, data, offsets in _matrices(row, chunk.data, chunk.offsets):
                         self._fill(row, expert, data, offsets, shards.global_shape[-data.dim()])
@@ -80,7 +80,7 @@ class HFWeights:
 
 def their_tensors(family: str, name: str, shape: Shape, model: ModelConfig) -> dict[str, Shape]:
     """Return names and shapes of the tensors that one of ours is made of."""
-    row = _row(family, name)
+    row = _row(family, name, model)
     matrix = shape[1:] if row.is_of_experts else shape
     rows = their_rows(row.form, matrix[0], model)
     shapes = [(count, *matrix[1:]) for count in rows]
@@ -94,7 +94,7 @@ def their_tensors(family: str, name: str, shape: Shape, model: ModelConfig) -> d
 
 def scattered(family: str, name: str, shape: Shape, theirs: Mapping[str, Tensor], model: ModelConfig) -> Shards:
     """Return our tensor as rectangles that lie in theirs: loading it fills them."""
-    row = _row(family, name)
+    row = _row(family, name, model)
     chunks = []
     for expert in range(shape[0]) if row.is_of_experts else (None,):
         before = () if expert is None else (expert,)
@@ -108,8 +108,8 @@ def scattered(family: str, name: str, shape: Shape, theirs: Mapping[str, Tensor]
     return Shards(shape, next(iter(theirs.values())).dtype, chunks)
 
 
-def _row(family: str, name: str) -> Row:
-    row = row_of(family, name)
+def _row(family: str, name: str, model: ModelConfig) -> Row:
+    row = row_of(family, name, model)
     if row is None:
         raise InputError(f"no model of the family {family} has {name}")
     return row
