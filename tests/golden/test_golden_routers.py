@@ -93,6 +93,12 @@ def test_who_gets_an_expert_does_not_depend_on_how_sequences_are_divided(keys: K
     assert compared(divided, "z_loss") == close(compared(alone, "z_loss"))
 
 
+def test_a_warm_up_counts_for_nothing(tmp_path: Path) -> None:
+    keys = {**SHORT, "pipeline_model_parallel_size": 2}
+    cold, warm = (train(tmp_path, f"warm{flag}", {**keys, "pp_warmup": flag}, ranks=2) for flag in (False, True))
+    assert compared(warm, *LOSSES) == compared(cold, *LOSSES)
+
+
 NOISY: Keys = {**SHORT, "moe_input_jitter_eps": 0.2}
 
 

@@ -7,6 +7,7 @@ from primus.engine.checkpoint.rng import capture_rng, restore_rng
 from primus.engine.config import ConfigContainer
 from primus.engine.model.gpt import GPTModel
 from primus.engine.model.hidden import hidden_shape, residual_dtype
+from primus.engine.model.moe.router import Router
 from primus.engine.parallel.data_parallel import DataParallel
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.random import RandomStreams
@@ -24,6 +25,9 @@ def warm_up(stages: Stages, buffers: DataParallel, config: ConfigContainer, mesh
         chunk.train()
         with buffers.no_sync():
             _once(chunk, config, mesh)
+        for module in chunk.modules():
+            if isinstance(module, Router):
+                module.forget()
     buffers.zero_grad()
     restore_rng(states, streams, mesh.device)
 

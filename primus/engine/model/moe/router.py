@@ -68,6 +68,12 @@ class Router(nn.Module):
             weights_NE, map_NE = spread_evenly(weights_NE, self.config.router_topk)
         return Routing(weights_NE, map_NE)
 
+    def forget(self) -> None:
+        """Let what forwards have counted so far be nothing."""
+        self.losses.sums.clear()
+        if self.tokens_per_expert is not None:
+            self.tokens_per_expert.zero_()
+
     def _logits(self, x_NH: Tensor) -> Tensor:
         eps = self.config.input_jitter_eps
         if eps and self.training:
