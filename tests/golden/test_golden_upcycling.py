@@ -45,3 +45,17 @@ def test_a_later_start_goes_on_from_the_sparse_model(tmp_path: Path) -> None:
     resumed = train(tmp_path, "cut", {**source, "auto_continue_train": True})
     assert [row["lm_loss"] for row in resumed] == [row["lm_loss"] for row in straight]
     assert [row["iteration"] for row in resumed] == [1, 2]
+
+
+def test_a_dense_model_in_parts_of_its_ranks_is_refused(tmp_path: Path) -> None:
+    train(tmp_path, "dense", {**SAVE, "ckpt_format": "torch", "train_iters": 1})
+    keys = {"load": str(tmp_path / "g" / "u" / "dense" / "ckpt"), **WHOLE, **SAVE, "ckpt_format": "torch", "train_iters": 1}
+    with pytest.raises(AssertionError, match="moe_use_upcycling reads checkpoints of ckpt_format torch_dist"):
+        train(tmp_path, "made", keys)
+
+
+def test_a_dense_model_of_another_width_is_refused(tmp_path: Path) -> None:
+    train(tmp_path, "dense", {**SAVE, "ffn_hidden_size": 32, "train_iters": 1})
+    keys = {"load": str(tmp_path / "g" / "u" / "dense" / "ckpt"), **WHOLE, **SAVE, "train_iters": 1}
+    with pytest.raises(AssertionError, match=r"experts.linear_fc1.weight has shape \[4, 64, 32\]"):
+        train(tmp_path, "made", keys)
