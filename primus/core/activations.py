@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from primus.engine.config import ConfigContainer, ModelConfig
 from primus.engine.config.model import GATED_ACTIVATIONS
-from primus.engine.config.recompute import stretches
+from primus.engine.config.recompute import is_recomputed, stretches
 from primus.engine.config.ssm import SCAN_CHUNK
 from primus.engine.model.size import padded_vocab_size
 from primus.engine.pipeline.schedules import Row
@@ -62,11 +62,22 @@ def _microbatch_bytes(config: ConfigContainer, stage: Stage) -> tuple[int, int]:
     replayed = max((size for size, is_recomputed in runs if is_recomputed), default=0) * width
     if stage.is_last:
         # The logits and their softmax in fp32, for each depth; and what the layers of further depths keep.
-        depths = model.mtp.num_layers
-        a_token += (1 + depths) * (padded_vocab_size(model) // ranks) * (width + max(4, width))
-        norms = 5 * model.hidden_size // (ranks if model.parallel.sequence_parallel else 1)
-        a_token += depths * (_layer_width(model, model.num_layers - 1) + norms) * width
+        a_token += (1 + model.mtp.num_layers) * (padded_vocab_size(model) // ranks) * (width + max(4, width))
+        predictions, replay = _prediction_widths(model, stage.layers, an_input)
+        a_token += predictions * width
+        replayed = max(replayed, replay * width)
     return tokens * a_token, tokens * replayed
+
+
+def _prediction_widths(model: ModelConfig, layers: range, an_input: int) -> tuple[int, int]:
+    """Return how many numbers the prediction layers behind a stage's `layers` keep of a token, and the largest replay."""
+    depths = model.mtp.num_layers
+    numbers = range(layers.start, model.num_layers + depths)
+    again = sum(is_recomputed(model.recompute, numbers, number) for number in numbers[len(layers) :])
+    embedded = model.hidden_size // (model.parallel.tensor_model_parallel_size if model.parallel.sequence_parallel else 1)
+    size = _layer_width(model, model.num_layers - 1) + 5 * embedded
+    # A replay begins with the hidden states and the embedding.
+    return (depths - again) * size + again * (an_input + embedded), size if again else 0
 
 
 def _layer_width(model: ModelConfig, number: int) -> int:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["RecomputeConfig", "Stretch", "stretches"]
+__all__ = ["RecomputeConfig", "Stretch", "is_recomputed", "stretches"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,7 +17,7 @@ class RecomputeConfig:
     num_layers: int | None = None
     """Layers of a group (uniform), or of a stage (block)."""
     layer_ids: tuple[int, ...] = ()
-    """Full without a method: exactly these layers, counted from 0 over the whole model."""
+    """Full without a method: exactly these layers, counted from 0 over the whole model, prediction layers behind the others."""
     experts: bool = False
     """All of a sparse layer's feed-forward half, router and exchange of tokens included."""
     distribute_saved_activations: bool = False
@@ -42,3 +42,8 @@ def stretches(config: RecomputeConfig, layers: range) -> tuple[Stretch, ...]:
         return tuple(Stretch(tuple(layers[i : i + size]), True) for i in range(0, len(layers), size))
     chosen = set(config.layer_ids) if config.method is None else set(layers[: config.num_layers])
     return tuple(Stretch((layer,), layer in chosen) for layer in layers)
+
+
+def is_recomputed(config: RecomputeConfig, layers: range, number: int) -> bool:
+    """Return whether layer `number` of a stage is computed again."""
+    return any(stretch.is_recomputed for stretch in stretches(config, layers) if number in stretch.layers)

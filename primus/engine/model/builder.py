@@ -10,13 +10,13 @@ from primus.engine.config.recompute import Stretch, stretches
 from primus.engine.model.build.ends import embedding, output, rotary
 from primus.engine.model.build.layer import check_blocks, layer
 from primus.engine.model.build.mtp import prediction
-from primus.engine.model.build.parts import norm
+from primus.engine.model.build.parts import norm, runner
 from primus.engine.model.embedding import Embedding
 from primus.engine.model.gpt import GPTModel
 from primus.engine.model.initialise import initialise, zero_padding
 from primus.engine.model.layer import Decoder
 from primus.engine.model.parameter import Place
-from primus.engine.model.recompute import DistributedRecompute, Recompute, Runner, keep
+from primus.engine.model.recompute import Runner
 from primus.engine.parallel.lanes import Lanes
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.random import RandomStreams
@@ -103,7 +103,7 @@ def _chunk(config: ModelConfig, place: Place, layers: range, ends: _Ends, cross_
         if needs_copy:
             at_hand = embedding(config, place, tied_to, is_copy=True)
         head = output(config, place, at_hand, tied_to if config.tie_embeddings else None, cross_entropy_in_fp16)
-        further = None if at_hand is None else prediction(config, place, at_hand, owns_words=needs_copy)
+        further = None if at_hand is None else prediction(config, place, layers, at_hand, owns_words=needs_copy)
     decoder = Decoder(
         {number: layer(config, place, number) for number in layers},
         norm(config, place) if ends.is_last else None,
@@ -139,6 +139,7 @@ def _check_divisible(config: ModelConfig, tp: int) -> None:
 
 
 def _runs(config: ModelConfig, place: Place, numbers: range) -> list[tuple[Stretch, Runner]]:
-    distributes = config.recompute.distribute_saved_activations
-    recompute = DistributedRecompute(place.streams, place.tp) if distributes else Recompute(place.streams)
-    return [(stretch, recompute if stretch.is_recomputed else keep) for stretch in stretches(config.recompute, numbers)]
+    return [
+        (stretch, runner(config, place, is_recomputed=stretch.is_recomputed))
+        for stretch in stretches(config.recompute, numbers)
+    ]

@@ -29,7 +29,7 @@ class Ahead(NamedTuple):
     labels: Tensor
     """[B, S]."""
     loss_mask: Tensor
-    """[B, S]; zero where the sequence ends before."""
+    """[B, S]; zero where the sequence, or the document, ends before."""
 
 
 class PredictionLayer(nn.Module):
@@ -43,14 +43,16 @@ class PredictionLayer(nn.Module):
         eh_proj: nn.Module,
         transformer_layer: nn.Module,
         final_layernorm: nn.Module,
+        residual_dtype: torch.dtype,
     ) -> None:
         super().__init__()
+        self._residual_dtype = residual_dtype
         self.enorm, self.hnorm, self.eh_proj = enorm, hnorm, eh_proj
         self.transformer_layer, self.final_layernorm = transformer_layer, final_layernorm
 
     def forward(self, hidden: Tensor, embedded: Tensor, tables: RotaryTables | None, mask: Tensor | None) -> Tensor:
         both = torch.cat((self.enorm(embedded), self.hnorm(hidden)), dim=-1)
-        x = self.eh_proj(both).to(hidden.dtype)
+        x = self.eh_proj(both).to(self._residual_dtype)
         out: Tensor = self.final_layernorm(self.transformer_layer(x, tables, mask, None))
         return out
 
@@ -58,20 +60,22 @@ class PredictionLayer(nn.Module):
 class MultiTokenPrediction(nn.Module):
     """All depths."""
 
-    def __init__(self, layers: Sequence[PredictionLayer], words: Embedding, run: Runner, *, owns_words: bool) -> None:
-        """`words` is the embedding of this rank; `owns_words`: nobody else on the rank has it. `run` calls a layer."""
+    def __init__(
+        self, layers: Sequence[PredictionLayer], words: Embedding, runs: Sequence[Runner], *, owns_words: bool
+    ) -> None:
+        """`words` is the embedding of this rank; `owns_words`: nobody else on the rank has it. `runs` call the layers."""
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.embedding = words if owns_words else None
         # Not a second registration: it would be a second place of the same weights.
-        self._words, self._run = (words,), run
+        self._words, self._runs = (words,), tuple(runs)
 
     def forward(
         self, hidden: Tensor, ahead: Sequence[Ahead], output: OutputLayer, tables: RotaryTables | None, mask: Tensor | None
     ) -> Tensor:
         """Return the sum of the losses of each depth, for what each reads, [depths]."""
         (words,), losses = self._words, list[Tensor]()
-        for layer, depth in zip(self.layers, ahead, strict=True):
-            hidden = self._run(layer, hidden, words(depth.tokens, depth.positions), tables, mask)
+        for layer, run, depth in zip(self.layers, self._runs, ahead, strict=True):
+            hidden = run(layer, hidden, words(depth.tokens, depth.positions), tables, mask)
             losses.append(output(hidden, depth.labels, depth.loss_mask))
         return torch.stack(losses)

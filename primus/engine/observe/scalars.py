@@ -44,6 +44,8 @@ def interval_scalars(record: Record, config: LoggerConfig) -> dict[str, float]:
         if key in _ROUTER_LOSSES or key.startswith("moe/"):
             tags[key] = value
         name, _, kind = key.rpartition("_")
+        if name.startswith("mtp_") and kind == "loss":
+            tags[f"{name} loss"] = value
         if name.startswith(("validation", "test")) and kind == "loss":
             tags[f"lm loss {name}"] = value
         elif name.startswith(("validation", "test")) and kind == "ppl" and config.log_validation_ppl_to_tensorboard:

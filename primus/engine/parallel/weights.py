@@ -134,30 +134,32 @@ class ShardedWeights:
         """Give back what was gathered in vain."""
         for chunk in self._chunks:
             for shared in chunk:
-                shared.is_in_backward = False
+                shared.is_in_forward = shared.is_in_backward = False
         for bucket in list(self._works):
             self._release(bucket)
 
     def _before_forward(self, chunk: list["_Shared"], shared: "_Shared", _: nn.Module, arguments: tuple[Any, ...]) -> None:
+        shared.is_in_forward = True
         self._use(chunk, shared, following=chunk[shared.number + 1 :])
         hidden = next((x for x in arguments if isinstance(x, Tensor) and x.requires_grad), None)
         if hidden is not None and torch.is_grad_enabled():
-            hidden.register_hook(partial(self._after_backward, shared))
+            hidden.register_hook(partial(self._after_backward, chunk, shared))
 
     def _after_forward(self, chunk: list["_Shared"], shared: "_Shared", _: nn.Module, arguments: object, made: Tensor) -> None:
         if made.requires_grad and shared.unit.backward_reads_weights:
             made.register_hook(partial(self._before_backward, chunk, shared))
+        shared.is_in_forward = False
         if not shared.is_in_backward:  # where activations are computed again, the backward that asked for them comes next
-            self._leave(shared)
+            self._leave(chunk, shared)
 
     def _before_backward(self, chunk: list["_Shared"], shared: "_Shared", _: Tensor) -> None:
         shared.is_in_backward = True
         earlier = (other for other in reversed(chunk[: shared.number]) if other.unit.backward_reads_weights)
         self._use(chunk, shared, following=earlier)
 
-    def _after_backward(self, shared: "_Shared", _: Tensor) -> None:
+    def _after_backward(self, chunk: list["_Shared"], shared: "_Shared", _: Tensor) -> None:
         shared.is_in_backward = False
-        self._leave(shared)
+        self._leave(chunk, shared)
 
     def _use(self, chunk: list["_Shared"], shared: "_Shared", following: Iterable["_Shared"]) -> None:
         """Wait for the weights of a unit, and start to gather those of the units that follow."""
@@ -181,9 +183,11 @@ class ShardedWeights:
             own_part(bucket.model, self._groups[bucket]).copy_(self._shards[bucket])
             self._works[bucket] = start_all_gather_(bucket.model, self._groups[bucket])
 
-    def _leave(self, shared: "_Shared") -> None:
+    def _leave(self, chunk: list["_Shared"], shared: "_Shared") -> None:
+        # The embedding may be called, and left, while a tied output layer is at work.
+        running = {bucket for other in chunk if other.is_in_forward for bucket in other.buckets}
         for bucket in shared.buckets:
-            if bucket in self._works:
+            if bucket in self._works and bucket not in running:
                 self._release(bucket)
 
     def _release(self, bucket: Bucket) -> None:
@@ -198,5 +202,7 @@ class _Shared:
         self.unit, self.number = unit, number
         parameters = (p for module in unit.modules for p in module.parameters())
         self.buckets = tuple(dict.fromkeys(bucket_of[p] for p in parameters if p in bucket_of))
+        self.is_in_forward = False
+        """Between what it is given and what it makes."""
         self.is_in_backward = False
         """Between the gradient of what it made and that of what it was given."""

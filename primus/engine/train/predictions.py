@@ -1,4 +1,4 @@
-"""`Predictions`: the losses of tokens further ahead, beside that of the next one."""
+"""`Predictions`: the losses of tokens further ahead, beside that of the next one; `further_ahead`: which tokens these are."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 
 from primus.engine.config.mtp import MTPConfig
+from primus.engine.data.loader import Batch
+from primus.engine.model.mtp import Ahead
 from primus.engine.parallel.collectives import all_reduce_
 from primus.engine.parallel.mesh import Mesh
 
-__all__ = ["Further", "Predictions"]
+__all__ = ["Further", "Predictions", "further_ahead"]
 
 
 class Further(NamedTuple):
@@ -22,6 +24,23 @@ class Further(NamedTuple):
     """Their number."""
     whole_tokens: Tensor
     """Their number in the whole sequences."""
+
+
+def further_ahead(batch: Batch, tokens: int) -> Ahead:
+    """Return what a position reads and is held against that many `tokens` ahead, whole sequences [B, S].
+
+    Its loss mask is zero where the sequence has ended by then, or the document has: the attention mask then keeps the token
+    that is read from seeing the position.
+    """
+
+    def later(x_BS: Tensor) -> Tensor:
+        return torch.cat((x_BS[:, tokens:], torch.zeros_like(x_BS[:, :tokens])), dim=1)
+
+    loss_mask = later(batch.loss_mask)
+    if batch.attention_mask is not None:
+        ended = batch.attention_mask[:, 0].diagonal(-tokens, dim1=1, dim2=2)
+        loss_mask[:, :-tokens].masked_fill_(ended, 0.0)
+    return Ahead(later(batch.tokens), later(batch.position_ids), later(batch.labels), loss_mask)
 
 
 class Predictions:

@@ -16,7 +16,7 @@ from primus.engine.pipeline.pipeline import Pipeline
 from primus.engine.pipeline.runtime import Gradients
 from primus.engine.pipeline.schedules import Op
 from primus.engine.trace import Spans
-from primus.engine.train.predictions import Further
+from primus.engine.train.predictions import Further, further_ahead
 
 __all__ = ["Stages"]
 
@@ -102,28 +102,23 @@ class _Forward:
         )
         mask = batch.attention_mask if batch.attention_mask is None else batch.attention_mask[:, :, rows, : rows.stop]
         part = slices.begin(op, rows.start)
-        ahead = self._ahead(batch, chunk)
+        whole = self._ahead(batch, chunk)
+        ahead = [Ahead(*(own_slice(x_BS, self._cp.size, self._cp.index, 1) for x_BS in depth)) for depth in whole]
         made: Tensor = chunk(tokens, positions, mask, labels, loss_mask, hidden_SBH=hidden, part=part, ahead=ahead)
         if chunk.output_layer is None:
             return made
         total, *sums = made.unbind() if ahead else (made,)
         further = [
-            Further(depth_total, depth.loss_mask.sum(dtype=made.dtype), batch.loss_mask[:, k:].sum(dtype=made.dtype))
-            for k, (depth_total, depth) in enumerate(zip(sums, ahead, strict=True), 1)
+            Further(depth_total, own.loss_mask.sum(dtype=made.dtype), depth.loss_mask.sum(dtype=made.dtype))
+            for depth_total, own, depth in zip(sums, ahead, whole, strict=True)
         ]
         return self._on_loss(total, loss_mask.sum(dtype=made.dtype), batch.loss_mask.sum(dtype=made.dtype), further)
 
     def _ahead(self, batch: Batch, chunk: GPTModel) -> list[Ahead]:
-        """Return what the prediction layers of a chunk read in training."""
+        """Return what the prediction layers of a chunk read in training, for whole sequences."""
         if chunk.mtp is None or not chunk.training:
             return []
-
-        def later(x_BS: Tensor, tokens: int) -> Tensor:
-            shifted = torch.cat((x_BS[:, tokens:], torch.zeros_like(x_BS[:, :tokens])), dim=1)
-            return own_slice(shifted, self._cp.size, self._cp.index, 1)
-
-        fields = (batch.tokens, batch.position_ids, batch.labels, batch.loss_mask)
-        return [Ahead(*(later(x_BS, k) for x_BS in fields)) for k in range(1, len(chunk.mtp.layers) + 1)]
+        return [further_ahead(batch, tokens) for tokens in range(1, len(chunk.mtp.layers) + 1)]
 
     def remembering(self, counts: Callable[[], bool]) -> Callable[[], bool]:
         """Keep batches until `counts` is asked, and begin again with them if it says no."""

@@ -24,6 +24,13 @@ def test_what_does_not_go_with_prediction_layers_is_refused(
     assert [problem for problem in problems if message in problem and "mtp_num_layers" in problem] != []
 
 
+def test_prediction_layers_are_recomputed_by_number(build: Any, problems_of: Any) -> None:
+    keys: dict[str, Any] = {"num_layers": 2, "mtp_num_layers": 1, "recompute_granularity": "full", "recompute_layer_ids": [2]}
+    assert build(keys).config.model.recompute.layer_ids == (2,)
+    (problem,) = problems_of({**keys, "recompute_layer_ids": [3]})
+    assert "must list layers from 0 to 2" in problem
+
+
 def test_keys_reach_the_model(build: Any) -> None:
     mtp = build({"mtp_num_layers": 2, "mtp_loss_scaling_factor": 0.3}).config.model.mtp
     assert (mtp.num_layers, mtp.loss_scaling_factor) == (2, 0.3)

@@ -12,6 +12,7 @@ from primus.engine.config.attention import AttentionConfig
 from primus.engine.config.model import ModelConfig
 from primus.engine.config.mtp import MTPConfig
 from primus.engine.config.position import PositionConfig
+from primus.engine.config.recompute import RecomputeConfig
 from primus.engine.data.loader import Batch
 from primus.engine.model.builder import build_model
 from primus.engine.model.gpt import GPTModel
@@ -36,10 +37,10 @@ CONFIG = ModelConfig(
 )
 
 
-def built(config: ModelConfig) -> GPTModel:
+def built(config: ModelConfig, dtype: torch.dtype = torch.float64) -> GPTModel:
     mesh = single_mesh()
     streams = RandomStreams(1, mesh.coordinates)
-    (model,) = build_model(config, mesh=mesh, dtype=torch.float64, device="cpu", seed=1, streams=streams)
+    (model,) = build_model(config, mesh=mesh, dtype=dtype, device="cpu", seed=1, streams=streams)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64) * 0.2)
@@ -57,6 +58,15 @@ def batch() -> Batch:
         position_ids=torch.arange(S).expand(B, -1),
         attention_mask=None,
     )
+
+
+def packed(*documents: Batch) -> Batch:
+    """Return documents in one sequence, of which none sees another."""
+    blocked = ~torch.block_diag(*(torch.ones(each.tokens.shape[1], each.tokens.shape[1]) for each in documents)).bool()
+    causal = torch.ones(S, S).triu(1).bool()
+    names = ("tokens", "labels", "loss_mask", "position_ids")
+    fields = {name: torch.cat([getattr(each, name) for each in documents], dim=1) for name in names}
+    return Batch(**fields, attention_mask=(blocked | causal).expand(B, 1, S, S))
 
 
 def lost(model: GPTModel, given: Batch) -> list[Further]:
@@ -88,6 +98,51 @@ def test_each_depth_loses_what_the_definition_says() -> None:
         losses = F.cross_entropy(logits.flatten(0, 1), given.labels[:, k:].flatten(), reduction="none").view(B, length)
         torch.testing.assert_close(further.total, (losses * given.loss_mask[:, k:]).sum())
         assert further.tokens == further.whole_tokens == given.loss_mask[:, k:].sum()
+
+
+def test_packed_documents_lose_what_they_lose_one_by_one() -> None:
+    model, given = built(CONFIG), batch()
+    documents = []
+    for rows in (slice(0, 5), slice(5, S)):
+        fields = {name: getattr(given, name)[:, rows] for name in ("tokens", "labels", "position_ids")}
+        loss_mask = torch.ones_like(given.loss_mask[:, rows])
+        # What would follow a document is not its to predict.
+        loss_mask[:, -1] = 0
+        documents.append(Batch(**fields, loss_mask=loss_mask, attention_mask=None))
+    one_by_one = [lost(model, document) for document in documents]
+    for further, first, second in zip(lost(model, packed(*documents)), *one_by_one, strict=True):
+        for together, *each in zip(further, first, second, strict=True):
+            torch.testing.assert_close(together, sum(each))
+
+
+@pytest.mark.parametrize(
+    ("recompute", "calls"),
+    [
+        (RecomputeConfig(granularity="full", layer_ids=(0, 3)), [1, 2]),
+        (RecomputeConfig(granularity="full", method="uniform", num_layers=2), [2, 2]),
+        (RecomputeConfig(granularity="full", method="block", num_layers=2), [1, 1]),
+        (RecomputeConfig(granularity="full", method="block", num_layers=3), [2, 1]),
+    ],
+    ids=["named", "uniform", "block-of-the-decoder", "block-beyond"],
+)
+def test_recomputation_numbers_prediction_layers_behind_the_others(recompute: RecomputeConfig, calls: list[int]) -> None:
+    found, norms = [0, 0], []
+    for config in (CONFIG, replace(CONFIG, recompute=recompute)):
+        model = built(config)
+        for depth, layer in enumerate(model.mtp.layers):
+            layer.register_forward_pre_hook(lambda *_, depth=depth: found.__setitem__(depth, found[depth] + 1))
+        sum(each.total for each in lost(model, batch())).backward()
+        norms.append([parameter.grad.norm().item() for parameter in model.parameters() if parameter.grad is not None])
+    assert [both - 1 for both in found] == calls
+    assert norms[0] == norms[1]
+
+
+def test_prediction_layers_add_in_the_dtype_of_the_residual_stream() -> None:
+    config = replace(CONFIG, fp32_residual_connection=True)
+    model, seen = built(config, torch.bfloat16), []
+    model.mtp.layers[0].transformer_layer.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0].dtype))
+    lost(model, batch())
+    assert seen == [torch.float32]
 
 
 @pytest.mark.parametrize("per_token", [False, True])

@@ -178,6 +178,11 @@ def test_losses_of_routers_are_shown_where_the_loss_is() -> None:
     assert "layer" not in line, "a model has many"
 
 
+def test_losses_of_tokens_further_ahead_have_their_tags() -> None:
+    record = RECORD | {"mtp_1_loss": 2.5, "mtp_2_loss": 3.0}
+    assert interval_scalars(record, LoggerConfig()).items() >= {"mtp_1 loss": 2.5, "mtp_2 loss": 3.0}.items()
+
+
 def test_tensorboard_holds_scalars_by_iteration_and_by_samples(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -17,7 +17,8 @@ ROWS = section(
     live("recompute_num_layers", "int?", "model.recompute.num_layers", minimum=1,
          doc="Layers of a group under `uniform`, layers per stage under `block`."),
     live("recompute_layer_ids", "list[int]|str?", "model.recompute.layer_ids",
-         doc="Exactly these layers, counted from 0 over the whole model, are recomputed. Needs `full` and no method."),
+         doc="Exactly these layers, counted from 0 over the whole model, are recomputed; those of `mtp_num_layers` come last. "
+             "Needs `full` and no method."),
     live("distribute_saved_activations", "bool", "model.recompute.distribute_saved_activations",
          doc="Each tensor-parallel rank keeps a slice of a recomputed layer's input. Not with sequence parallelism."),
     retired("checkpoint_activations", "bool", "use recompute_granularity, recompute_method and recompute_num_layers",

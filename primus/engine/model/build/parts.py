@@ -1,4 +1,4 @@
-"""What several parts of the model are made of: norms, and how matrices are filled."""
+"""What several parts of the model are made of: norms, how matrices are filled, how layers are called."""
 
 import math
 from collections.abc import Callable
@@ -9,8 +9,9 @@ from torch import nn
 from primus.engine.config.model import ModelConfig
 from primus.engine.model.norms import LayerNorm, RMSNorm
 from primus.engine.model.parameter import Initial, Place, normal, xavier_uniform
+from primus.engine.model.recompute import DistributedRecompute, Recompute, Runner, keep
 
-__all__ = ["initial", "norm", "norm_kind"]
+__all__ = ["initial", "norm", "norm_kind", "runner"]
 
 
 def norm(config: ModelConfig, place: Place) -> nn.Module:
@@ -37,3 +38,11 @@ def initial(config: ModelConfig, *, deep: bool = False) -> Initial:
         return xavier_uniform()
     depth = config.init.additions_per_layer * config.num_layers
     return normal(config.init.method_std / math.sqrt(depth) if deep else config.init.method_std)
+
+
+def runner(config: ModelConfig, place: Place, *, is_recomputed: bool) -> Runner:
+    """Return how layers are called whose activations are computed again, or kept."""
+    if not is_recomputed:
+        return keep
+    distributes = config.recompute.distribute_saved_activations
+    return DistributedRecompute(place.streams, place.tp) if distributes else Recompute(place.streams)

@@ -59,10 +59,10 @@ def full_recomputation_says_which_layers(p: Params) -> Problems:
 
 
 def recomputed_layers_exist(p: Params) -> Problems:
-    """Layers are numbered from 0 over the whole model."""
+    """Layers are numbered from 0 over the whole model; prediction layers come last."""
     if p["recompute_layer_ids"] is None or p["recompute_granularity"] != "full":
         return
-    ids, depth = layer_ids(p), num_layers(p)
+    ids, depth = layer_ids(p), num_layers(p) + (p["mtp_num_layers"] or 0)
     if not ids or ids[0] < 0 or ids[-1] >= depth:
         yield f"{p.where('recompute_layer_ids')} must list layers from 0 to {depth - 1}, such as [0, 2] or 0,2."
 

@@ -89,7 +89,7 @@ def layout_is_a_model(p: Params) -> Problems:
     try:
         stages = layout_stages(p)
     except Unreadable:
-        yield f"{where} cannot be read: {grammar}; a list has a list of embedding, decoder, loss for each stage."
+        yield f"{where} cannot be read: {grammar}; a list has a list of embedding, decoder, mtp, loss for each stage."
         return
     flat = "".join(stages)
     further = p["mtp_num_layers"] or 0
