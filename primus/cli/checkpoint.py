@@ -13,6 +13,7 @@ import typer
 
 from primus.backends.megatron.model_preset import overridden_keys, preset_text
 from primus.cli.doors import build, fewest_ranks, only_module
+from primus.cli.leaving import leaving_on_sigterm
 from primus.core.experiment import load_experiment
 from primus.core.launch.start import exchange_command
 from primus.engine.checkpoint.hf.likeness import differences
@@ -47,7 +48,7 @@ def import_hf(
     if config is not None:
         _check_experiment(config, model, file)
     has_tokenizer = any((hf_path / name).is_file() for name in _TOKENIZER)
-    with new_folder(out) as folder:
+    with leaving_on_sigterm(), new_folder(out) as folder:
         preset = _preset(model, family, hf_path, out.absolute() / ORIGINAL if has_tokenizer else None)
         (folder / PRESET).write_text(preset, encoding="utf-8")
         _run(exchange_command("import", hf_path, folder, {}))
@@ -72,7 +73,7 @@ def export_hf(
     ] = None,
 ) -> None:
     """Make a Hugging Face folder of a checkpoint."""
-    with new_folder(out) as folder:
+    with leaving_on_sigterm(), new_folder(out) as folder:
         _run(exchange_command("export", checkpoint, folder, {} if hf_path is None else {"--original": hf_path}))
     typer.echo(str(out))
 

@@ -1,14 +1,14 @@
 """`primus data prepare | train-tokenizer | merge | show`: thin verbs over `primus.engine.data`, which loads when one runs."""
 
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from primus.cli.leaving import leaving_on_sigterm
 
 if TYPE_CHECKING:
     from primus.engine.data.prepare import PrepareReport
@@ -75,7 +75,7 @@ def prepare_(
         overwrite=overwrite,
         workers=workers,
     )
-    with _leaving_on_sigterm(), _progress() as progress:
+    with leaving_on_sigterm(), _progress() as progress:
         report = prepare(inputs, output_prefix, tokenizer, options, progress)
     _tell_left_out("empty", report.num_empty, report.empty)
     _tell_left_out("broken", report.num_broken, report.broken)
@@ -135,20 +135,6 @@ def _describe(prefix: Path) -> None:
     longest = int(lengths.max(initial=0))
     held = f"{_counted(len(dataset), 'document')}, {_counted(tokens, 'token')} ({dataset.dtype})"
     typer.echo(f"{prefix}: {held}, the longest document {longest:,d}")
-
-
-@contextmanager
-def _leaving_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the body as Ctrl-C does, so that its processes are ended and what they share is given back."""
-
-    def leave(number: int, _frame: FrameType | None) -> None:
-        sys.exit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 """`primus checkpoint import-hf | export-hf`."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +78,13 @@ def test_what_is_wrong_with_a_folder_is_told_and_nothing_is_left(
     assert "error: hf holds neither model.safetensors nor model.safetensors.index.json" in caplog.text
     assert "Traceback" not in caplog.text
     assert sorted(each.name for each in folder.iterdir()) == ["hf", "tiny.yaml"]
+
+
+def test_a_verb_that_is_told_to_end_leaves_nothing(primus: Primus, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("primus.cli.checkpoint.subprocess.run", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
+    ended = primus("checkpoint", "import-hf", "--hf-path", str(RECORDED / "llama"), "--out", "ckpt")
+    assert ended.code == 128 + signal.SIGTERM
+    assert [each.name for each in folder.iterdir()] == ["tiny.yaml"]
 
 
 def test_weights_of_another_model_than_the_experiments_are_refused(primus: Primus) -> None:
