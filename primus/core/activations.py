@@ -86,8 +86,8 @@ def _layer_width(model: ModelConfig, number: int) -> int:
     whole, divided = _mixing_width(model, number)
     kind = model.blocks.feed_forward_of(number)
     if kind != "none":
-        # Inputs of the norm and of the first matrix.
-        whole += 2 * model.hidden_size
+        # Inputs of the norm and of the first matrix, and of the norm behind.
+        whole += (2 + model.post_mlp_norm) * model.hidden_size
     if kind == "mlp" and number not in m.layers:
         divided += _mlp_width(model, model.ffn_width(number))
     elif kind == "mlp":
@@ -100,7 +100,7 @@ def _layer_width(model: ModelConfig, number: int) -> int:
 
 def _mixing_width(model: ModelConfig, number: int) -> tuple[int, int]:
     """Return what the first half of a layer keeps of a token, apart: what belongs to tokens, and what ranks divide."""
-    attention, whole = model.attention, 2 * model.hidden_size
+    attention, whole = model.attention, (2 + model.post_attention_norm) * model.hidden_size
     match model.blocks.mixing_of(number):
         case "none":
             return 0, 0
@@ -116,6 +116,9 @@ def _mixing_width(model: ModelConfig, number: int) -> tuple[int, int]:
         case "attention":
             # Queries, keys, values, the heads' output; a slice keeps keys and values of those before it: on average of half.
             divided = _attention_width(model) + _key_value_width(model) * (model.pipeline.num_slices - 1) // 2
+            if attention.output_gate:
+                # The gate, its sigmoid, and what that is multiplied with.
+                divided += 3 * attention.num_attention_heads * attention.kv_channels
             if attention.mla.enabled:
                 # Latent vectors before and after their norms; values are views of what the unrotated keys are copied from.
                 whole += 2 * (attention.mla.kv_lora_rank + (attention.mla.q_lora_rank or 0)) + attention.mla.qk_pos_emb_head_dim

@@ -37,6 +37,17 @@ NARROW: Keys = {
     "attn_temperature_floor": 4,
     "qk_l2_norm": True,
 }
+GATED: Keys = {
+    **NO_DROPOUT,
+    "attention_output_gate": True,
+    "qk_layernorm": True,
+    "qk_norm_type": "per_layer",
+    "normalization": "RMSNorm",
+    "post_self_attn_layernorm": True,
+    "post_mlp_layernorm": True,
+    "apply_wd_to_qk_layernorm": True,
+}
+GATED_SHARED: Keys = {**GATED, "qk_norm_type": "per_head", "num_query_groups": 1}
 TP2: Keys = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
 CP2: Keys = {"context_parallel_size": 2}
 PP2: Keys = {"pipeline_model_parallel_size": 2}
@@ -60,13 +71,15 @@ LAYOUTS: dict[str, tuple[int, Keys, Keys]] = {
     "narrow-cp2-allgather": (2, {**CP2, "cp_comm_type": "allgather"}, NARROW),
     "narrow-cp2-a2a-pp2": (4, {**CP2, **PP2, "cp_comm_type": "a2a"}, NARROW),
     "narrow-pp2-slices": (2, {**PP2, **SLICES}, NARROW),
+    "gated-tp2": (2, TP2, GATED),
+    "gated-tp2-shared-keys": (2, {**TP2, "sequence_parallel": False}, GATED_SHARED),
 }
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Keys, list[dict[str, Any]]]]:
     folder = tmp_path_factory.mktemp("alone")
-    models = ({}, NO_DROPOUT, PACKED, NARROW)
+    models = ({}, NO_DROPOUT, PACKED, NARROW, GATED, GATED_SHARED)
     return [(keys, train(folder, f"one-{i}", {**MODEL, **keys}, change=in_float64)) for i, keys in enumerate(models)]
 
 

@@ -43,8 +43,10 @@ class AttentionConfig:
     """Dropout on the attention probabilities."""
     add_qkv_bias: bool = False
     """Bias on the fused QKV projection."""
-    qk_norm: Literal["none", "model", "l2"] = "none"
-    """`model`: the model's norm with its own weight on each query and key head; `l2`: the weightless norm."""
+    qk_norm: Literal["none", "model", "whole", "l2"] = "none"
+    """`model`: the model's norm with one weight for all heads, on each; `whole`: on all heads together; `l2`: weightless."""
+    output_gate: bool = False
+    """What heads give is multiplied by a sigmoid of a projection of the layer's input, as wide as the queries."""
     backend: Literal["auto", "flash", "fused", "unfused", "local"] = "auto"
     """`auto`, `flash`, `fused` use scaled_dot_product_attention; `unfused` and `local` the explicit matmul and softmax."""
     softmax_in_fp32: bool = False

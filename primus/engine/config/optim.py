@@ -30,6 +30,8 @@ class OptimizerConfig:
     """Decay of the second moment."""
     adam_eps: float = 1e-8
     """Added outside the square root."""
+    decay_qk_norms: bool = False
+    """Norms of queries and keys decay, too."""
     sgd_momentum: float = 0.9
     """Momentum of SGD."""
     clip_grad: float = 1.0

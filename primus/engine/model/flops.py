@@ -67,7 +67,7 @@ def _attention(config: ModelConfig) -> int:
         return _latent_attention(config)
     h, s, d = config.hidden_size, config.seq_length, config.attention.kv_channels
     q, kv = config.attention.num_attention_heads * d, config.attention.num_query_groups * d
-    return h * (q + 2 * kv) + q * s + q * h
+    return h * (q * (1 + config.attention.output_gate) + 2 * kv) + q * s + q * h
 
 
 def _latent_attention(config: ModelConfig) -> int:

@@ -28,7 +28,10 @@ def residual_after_norm(x: Tensor, normed: Tensor) -> Tensor:
 
 
 class Layer(nn.Module):
-    """Norm, attention, add, norm, feed-forward, add; a half that is None is left out together with its norm."""
+    """Norm, attention, add, norm, feed-forward, add; a half that is None is left out together with its norm.
+
+    What a half gives may pass a norm of its own before it is added (Gemma 2, arXiv 2408.00118).
+    """
 
     def __init__(
         self,
@@ -39,10 +42,13 @@ class Layer(nn.Module):
         mlp: nn.Module | None,
         add: BiasDropoutAdd,
         residual: Residual,
+        post_self_attn_layernorm: nn.Module | None = None,
+        post_mlp_layernorm: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.input_layernorm, self.self_attention = input_layernorm, self_attention
         self.pre_mlp_layernorm, self.mlp = pre_mlp_layernorm, mlp
+        self.post_self_attn_layernorm, self.post_mlp_layernorm = post_self_attn_layernorm, post_mlp_layernorm
         self.add, self.residual = add, residual
 
     def forward(
@@ -50,13 +56,19 @@ class Layer(nn.Module):
     ) -> Tensor:
         if self.self_attention is not None and self.input_layernorm is not None:
             normed = self.input_layernorm(x_SBH)
-            y, bias = self.self_attention(normed, tables, mask_B1SS, part)
+            y, bias = _normed(self.self_attention(normed, tables, mask_B1SS, part), self.post_self_attn_layernorm)
             x_SBH = self.add(y, bias, self.residual(x_SBH, normed))
         if self.mlp is not None and self.pre_mlp_layernorm is not None:
             normed = self.pre_mlp_layernorm(x_SBH)
-            y, bias = self.mlp(normed)
+            y, bias = _normed(self.mlp(normed), self.post_mlp_layernorm)
             x_SBH = self.add(y, bias, self.residual(x_SBH, normed))
         return x_SBH
+
+
+def _normed(given: tuple[Tensor, Tensor | None], norm: nn.Module | None) -> tuple[Tensor, Tensor | None]:
+    """Return the norm of an output with its bias; without a norm both as they are."""
+    y, bias = given
+    return given if norm is None else (norm(y if bias is None else y + bias), None)
 
 
 class Decoder(nn.Module):

@@ -133,7 +133,9 @@ def _layer(config: ModelConfig, number: int) -> LayerSize:
             size += norm + (_experts(config) if number in config.moe.layers else _mlp(config, config.ffn_width(number)))
         case "linear":
             size += norm + _square(config)
-    return size
+    behind = int(config.post_attention_norm and config.blocks.mixing_of(number) not in ("none", "mamba"))
+    behind += int(config.post_mlp_norm and config.blocks.feed_forward_of(number) != "none")
+    return size + LayerSize(whole=behind * norm.whole)
 
 
 def _mamba(config: ModelConfig) -> LayerSize:
@@ -166,8 +168,9 @@ def _attention(config: ModelConfig) -> LayerSize:
         return _latent_attention(config)
     h, d = config.hidden_size, config.attention.kv_channels
     q, kv = config.attention.num_attention_heads * d, config.attention.num_query_groups * d
+    projected = q * (1 + config.attention.output_gate) + 2 * kv
     return LayerSize(
-        divided=(q + 2 * kv) * (h + config.attention.add_qkv_bias) + h * q,
+        divided=projected * (h + config.attention.add_qkv_bias) + h * q + (config.attention.qk_norm == "whole") * (q + kv),
         whole=h * config.add_bias_linear + (2 * _norm(config, d) if config.attention.qk_norm == "model" else 0),
     )
 

@@ -4,6 +4,7 @@ A parameter is judged by its role and by its logical shape, never by the shape o
 forms the same groups.
 """
 
+import re
 from dataclasses import dataclass
 
 from torch import nn
@@ -15,6 +16,7 @@ from primus.engine.parallel.sharding import Sharding
 __all__ = ["UpdateGroup", "group_of"]
 
 _OUTPUT = "output_layer."
+_QK_NORM = re.compile(r"\.(q|k|kv)_layernorm\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +30,11 @@ class UpdateGroup:
 def group_of(name: str, param: nn.Parameter, sharding: Sharding, config: OptimizerConfig) -> UpdateGroup:
     """Return the group of a parameter under its global name.
 
-    Biases and 1-D parameters (norm gains) do not decay. Rates that would be equal throughout are one rate, so that
-    neighbours in the flat buffers can be updated together. A tied table is the embedding, not the output layer.
+    Biases and 1-D parameters (norm gains) do not decay, but for the gains of queries and keys where these are to. Rates that
+    would be equal throughout are one rate, so that neighbours in the flat buffers can be updated together. A tied table is the
+    embedding, not the output layer.
     """
-    decays = param.ndim > 1 and not name.endswith(".bias")
+    decays = not name.endswith(".bias") and (param.ndim > 1 or (config.decay_qk_norms and bool(_QK_NORM.search(name))))
     rate: RateName = "default"
     if sharding.is_embedding_or_output:
         is_output = name.startswith(_OUTPUT)

@@ -1,9 +1,12 @@
 """Keys of windows, chunks and layers without rotation: what reaches the container, and what is refused."""
 
+import math
 from typing import Any
 
 import pytest
 
+WHOLE: dict[str, Any] = {"qk_layernorm": True, "qk_norm_type": "per_layer", "normalization": "RMSNorm"}
+RANKS = ("context_parallel_size", "tensor_model_parallel_size")
 ROPE: dict[str, Any] = {"position_embedding_type": "rope", "num_layers": 4}
 
 
@@ -33,6 +36,12 @@ def test_layers_that_rotate_nothing(build: Any, given: Any, layers: tuple[int, .
     assert build({**ROPE, "no_rope_freq": given}).config.model.position.unrotated_layers == layers
 
 
+def test_heads_are_normed_each_or_together(build: Any) -> None:
+    each = {"qk_layernorm": True}
+    for keys, kind in ((WHOLE, "whole"), (each, "model"), ({**WHOLE, "qk_l2_norm": True}, "l2"), ({}, "none")):
+        assert build({**ROPE, **keys}).config.model.attention.qk_norm == kind
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
@@ -48,6 +57,13 @@ def test_layers_that_rotate_nothing(build: Any, given: Any, layers: tuple[int, .
         ({"no_rope_freq": 2, "multi_latent_attention": True}, "multi_latent_attention true (exp.yaml:"),
         ({"no_rope_freq": 2, "position_embedding_type": "none"}, "needs position_embedding_type rope (it is"),
         ({"attention_chunk_size": 0}, "attention_chunk_size"),
+        ({**WHOLE, "normalization": "LayerNorm"}, "qk_norm_type per_layer (exp.yaml:"),
+        ({**WHOLE, "multi_latent_attention": True}, "whose norms are of latent vectors: set per_head"),
+        (
+            {**WHOLE, "tensor_model_parallel_size": 4, "group_query_attention": True, "num_query_groups": 2},
+            "needs a key head for each rank: tensor_model_parallel_size 4 (exp.yaml:",
+        ),
+        ({"attention_output_gate": True, "multi_latent_attention": True}, "attention_output_gate true (exp.yaml:"),
         ({"attn_temperature_floor": 0}, "attn_temperature_floor"),
         (
             {"use_sink_attention": True, "attention_dropout": 0.1, "context_parallel_size": 2, "cp_comm_type": "allgather"},
@@ -57,5 +73,5 @@ def test_layers_that_rotate_nothing(build: Any, given: Any, layers: tuple[int, .
     ids=str,
 )
 def test_refused(problems_of: Any, keys: dict[str, Any], message: str) -> None:
-    problems = problems_of({**ROPE, **keys}, world_size=keys.get("context_parallel_size", 1))
+    problems = problems_of({**ROPE, **keys}, world_size=math.prod(keys.get(key, 1) for key in RANKS))
     assert any(message in problem for problem in problems), problems

@@ -31,6 +31,14 @@ def test_gains_and_biases_do_not_decay(name: str, shape: tuple[int, ...], decays
     assert group(name, *shape).decays is decays
 
 
+def test_norms_of_queries_and_keys_decay_where_they_are_to() -> None:
+    for norm in ("q_layernorm", "k_layernorm", "kv_layernorm"):
+        name = f"decoder.layers.0.self_attention.{norm}.weight"
+        assert [group(name, 4, decay_qk_norms=decay).decays for decay in (False, True)] == [False, True]
+        assert not group(name.replace("weight", "bias"), 4, decay_qk_norms=True).decays
+    assert not group("decoder.layers.0.input_layernorm.weight", 4, decay_qk_norms=True).decays
+
+
 @pytest.mark.parametrize(
     ("config", "embedding", "output"),
     [

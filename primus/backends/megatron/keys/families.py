@@ -8,7 +8,6 @@ from primus.backends.megatron.keys.row import inert, live, pending, section
 __all__ = ["ROWS"]
 
 _MIXTURE = "This variant of expert layers is"
-_GATE = "Gated attention is"
 _V4 = "The DeepSeek-V4 stack is"
 _K3 = "The Kimi K3 stack is"
 _HINT = "choice among kernels with equal results; this engine has one portable form"
@@ -17,8 +16,14 @@ _HINT = "choice among kernels with equal results; this engine has one portable f
 # fmt: off
 _VARIANTS = section(
     "14.1",
-    pending("attention_output_gate", "bool", _GATE,
-            doc="Multiply the heads' output by a sigmoid of a projection of the layer's input."),
+    live("attention_output_gate", "bool", "model.attention.output_gate",
+         doc="Multiply the heads' output by a sigmoid of a projection of the layer's input."),
+    live("qk_norm_type", "str", "model.attention.qk_norm", choices=("per_head", "per_layer"),
+         doc="Let `qk_layernorm` act on each head, or on all heads together with a gain for each channel of each."),
+    live("post_self_attn_layernorm", "bool", "model.post_attention_norm",
+         doc="Norm of what attention gives, before it is added to the residual stream."),
+    live("post_mlp_layernorm", "bool", "model.post_mlp_norm",
+         doc="Norm of what the feed-forward part gives, before it is added to the residual stream."),
     live("window_size", "list[int]?", "model.attention.window",
          doc="Keys that a token sees before and behind itself, as `[127, 0]`. -1: all before it; causal: none behind."),
     live("window_attn_skip_freq", "int|str|list[int]?", "model.attention.full_layers",
@@ -33,8 +38,8 @@ _VARIANTS = section(
          doc="Tokens of a step of that growth."),
     live("yarn_correction_range_round_to_int", "bool", "model.position.yarn_correction_range_round_to_int",
          doc="Let YaRN's blend begin and end at whole channels; GPT-OSS does not."),
-    pending("apply_wd_to_qk_layernorm", "bool", _GATE,
-            doc="Let weight decay act on the norms of queries and keys, too."),
+    live("apply_wd_to_qk_layernorm", "bool", "optimizer.decay_qk_norms",
+         doc="Let weight decay act on the norms of queries and keys, too."),
     live("activation_func_clamp_value", "float?", "model.activation_clamp", minimum=0,
          doc="Before a gated activation, cut the gate off above this number and the other half on both sides. Null: neither."),
     live("glu_linear_offset", "float", "model.glu_linear_offset",

@@ -36,6 +36,8 @@ def layer(config: ModelConfig, place: Place, number: int) -> nn.Module:
         mlp=mlp,
         add=add,
         residual=residual,
+        post_self_attn_layernorm=None if self_attention is None or not config.post_attention_norm else norm(config, place),
+        post_mlp_layernorm=None if mlp is None or not config.post_mlp_norm else norm(config, place),
     )
 
 

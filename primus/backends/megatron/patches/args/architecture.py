@@ -66,7 +66,9 @@ def qk_norm(p: Params) -> str:
     """Return the norm on query and key heads; the weightless one wins."""
     if p["qk_l2_norm"]:
         return "l2"
-    return "model" if p["qk_layernorm"] else "none"
+    if not p["qk_layernorm"]:
+        return "none"
+    return "whole" if p["qk_norm_type"] == "per_layer" else "model"
 
 
 def nearest_divisors(number: int, wanted: int) -> list[int]:

@@ -1,7 +1,7 @@
 """Variants of attention scores: windows, sinks, soft caps."""
 
 from primus.backends.megatron.params import Params, Problems, Rule, Unreadable
-from primus.backends.megatron.patches.args.architecture import num_layers
+from primus.backends.megatron.patches.args.architecture import num_layers, num_query_groups
 from primus.backends.megatron.patches.args.context import communication
 from primus.backends.megatron.patches.args.layer_list import layer_list
 
@@ -68,6 +68,25 @@ def windows_are_one_and_causal(p: Params) -> Problems:
         yield f"{p.where('window_attn_skip_freq')}: {listed}"
 
 
+def heads_are_normed_together(p: Params) -> Problems:
+    """The norm over all heads is an RMSNorm, of heads that lie on one rank each."""
+    if not p["qk_layernorm"] or p["qk_l2_norm"] or p["qk_norm_type"] != "per_layer":
+        return
+    here, groups, ranks = p.where("qk_norm_type"), num_query_groups(p), p["tensor_model_parallel_size"]
+    if p["multi_latent_attention"]:
+        yield f"{here} does not go with {p.where('multi_latent_attention')}, whose norms are of latent vectors: set per_head."
+    elif p["normalization"] != "RMSNorm":
+        yield f"{here} needs normalization RMSNorm (it is {p.where('normalization')})."
+    elif groups < ranks:
+        yield f"{here} needs a key head for each rank: {p.where('tensor_model_parallel_size')} is more than {groups} of them."
+
+
+def latent_heads_have_no_gate(p: Params) -> Problems:
+    """The gate is a part of the projection that latent attention replaces."""
+    if p["multi_latent_attention"] and p["attention_output_gate"]:
+        yield f"{p.where('attention_output_gate')} does not go with {p.where('multi_latent_attention')}: set it to false."
+
+
 def gathered_scores_are_not_dropped(p: Params) -> Problems:
     """Where keys are gathered, dropout is torch's own, which knows neither sinks nor caps."""
     varies = [key for key in ("use_sink_attention", "attn_logit_softcapping") if p[key]]
@@ -80,5 +99,7 @@ def gathered_scores_are_not_dropped(p: Params) -> Problems:
 
 RULES: tuple[Rule, ...] = (
     windows_are_one_and_causal,
+    heads_are_normed_together,
+    latent_heads_have_no_gate,
     gathered_scores_are_not_dropped,
 )
