@@ -15,6 +15,7 @@ pytestmark = pytest.mark.slow  # whole runs
 
 KERNELS: dict[str, Any] = {
     "enable_primus_turbo": True,
+    "use_turbo_attention": True,
     "use_turbo_rms_norm": True,
     "use_turbo_fused_act_with_probs": True,
     "use_turbo_grouped_gemm": True,
@@ -45,11 +46,12 @@ class Noted:
 
 def test_kernels_change_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
-    from primus.engine.kernels.triton_forms import activation, grouped, norm
+    from primus.engine.kernels.triton_forms import activation, attention, grouped, norm
 
     (portable,) = train(tmp_path, "portable", MODEL, change=in_float64)
     monkeypatch.setattr(pick, "_obstacle", lambda *_: None)
     kernels = {norm: ["_forward", "_backward"], activation: ["_forward", "_backward"], grouped: ["_product"]}
+    kernels[attention] = ["_forward", "_query_gradient", "_key_gradients"]
     notes = []
     for module, names in kernels.items():
         for name in names:
@@ -64,4 +66,4 @@ def test_on_a_cpu_one_line_says_what_runs_instead(tmp_path: Path) -> None:
     container: ConfigContainer = build_container(tmp_path, "run", 1, {**MODEL, **KERNELS})
     (said,) = run_ranks(logged_rank, 1, container)
     (line,) = [line for line in said.splitlines() if "portable forms run" in line]
-    assert "RMSNorm, activation and routing weight of experts, products of experts" in line
+    assert "attention, RMSNorm, activation and routing weight of experts, products of experts" in line

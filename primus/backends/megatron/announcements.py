@@ -91,6 +91,15 @@ def load_is_forced(p: Params) -> Notices:
         )
 
 
+def first_stage_turns_nothing_on(p: Params) -> Notices:
+    """What it stands for upstream is always on here."""
+    if p["turbo_sync_free_moe_stage"] == 1:
+        yield (
+            f"{p.where('turbo_sync_free_moe_stage')} changes nothing: rows are always sorted in one pass; 2 turns "
+            "use_turbo_deepep on, 3 use_turbo_fused_act_with_probs too."
+        )
+
+
 def _resumes(p: Params) -> bool:
     continues = p["auto_continue_train"] and p["save"] and any(Path(p.output_path(p["save"])).glob("iter_*"))
     return bool(continues or (p["load"] and not p["finetune"]))
@@ -105,6 +114,7 @@ _ANNOUNCEMENTS: tuple[Callable[[Params], Notices], ...] = (
     gelu_has_two_forms,
     profile_has_a_writer,
     load_is_forced,
+    first_stage_turns_nothing_on,
     map_has_idle_parts,
     idle_keys,
 )

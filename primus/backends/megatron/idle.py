@@ -25,6 +25,7 @@ from primus.backends.megatron.reasons import (
     has_weight_gradients_apart,
     is_explicit,
     is_no_hub_tokenizer,
+    is_no_plain_attention,
     is_not_plain_gelu,
     is_one_level,
     is_plain_router,
@@ -182,8 +183,6 @@ _MODEL = (
     Idle(("init_method_xavier_uniform",), without("perform_initialization")),
     Idle(("num_query_groups",), without("group_query_attention")),
     Idle(("qk_layernorm",), under("qk_l2_norm")),
-    Idle(("qk_norm_type",), first(without("qk_layernorm"), under("qk_l2_norm"))),
-    Idle(("apply_wd_to_qk_layernorm",), first(without("qk_layernorm"), under("qk_l2_norm"))),
     Idle(("bias_gelu_fusion",), only_if("bias_gelu_fusion", True, is_not_plain_gelu)),
     Idle(("position_embedding_type",), rotary_is_said_otherwise),
     Idle(("add_position_embedding", "reset_position_ids"), positions("learned_absolute")),
@@ -207,6 +206,8 @@ _TURBO = (
     Idle(
         ("enable_primus_turbo",), lambda p: None if any(p[key] for key in SWITCHES) else f"none of {', '.join(SWITCHES)} is on"
     ),
+    Idle(("use_turbo_attention",), first(without("enable_primus_turbo"), is_no_plain_attention)),
+    Idle(("turbo_sync_free_moe_stage",), without("num_experts")),
     Idle(("use_turbo_rms_norm",), first(without("enable_primus_turbo"), unless("normalization", "RMSNorm"))),
     Idle(("use_turbo_fused_act_with_probs",), first(without("enable_primus_turbo"), without("num_experts"), has_no_gate)),
     Idle(

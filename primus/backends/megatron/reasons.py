@@ -31,6 +31,7 @@ __all__ = [
     "has_weight_gradients_apart",
     "is_explicit",
     "is_no_hub_tokenizer",
+    "is_no_plain_attention",
     "is_not_plain_gelu",
     "is_one_level",
     "is_plain_router",
@@ -296,6 +297,14 @@ def backend_decides(p: Params) -> str | None:
 def is_explicit(p: Params) -> str | None:
     """Scaling by layer needs the scores."""
     return under("apply_query_key_layer_scaling")(p) if p["attention_backend"] in ("flash", "fused") else None
+
+
+def is_no_plain_attention(p: Params) -> str | None:
+    """Some other form has what attention is asked to do."""
+    if p["context_parallel_size"] > 1 and "a2a" not in communication(p):
+        return p.where("cp_comm_type")
+    switches = ("attention_dropout", "use_sink_attention", "attn_logit_softcapping", "apply_query_key_layer_scaling")
+    return first(under("attention_backend", "unfused", "local"), *map(under, switches), under("reset_attention_mask"))(p)
 
 
 def has_no_gate(p: Params) -> str | None:

@@ -137,6 +137,7 @@ _MODEL: dict[str, Quantity] = {
     "model.attention.qk_norm": architecture.qk_norm,
     "model.attention.backend": _backend,
     "model.attention.softmax_in_fp32": lambda p: p["attention_softmax_in_fp32"] or p["apply_query_key_layer_scaling"],
+    "model.fusion.attention": turbo.wanted("use_turbo_attention"),
     "model.fusion.rms_norm": turbo.wanted("use_turbo_rms_norm"),
     "model.fusion.weighted_activation": turbo.wanted("use_turbo_fused_act_with_probs"),
     "model.fusion.grouped_gemm": turbo.wanted("use_turbo_grouped_gemm"),

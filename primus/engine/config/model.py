@@ -51,6 +51,8 @@ class FusionConfig:
 
     cross_entropy: bool = False
     """Output projection and cross entropy without the whole logits."""
+    attention: bool = False
+    """Causal attention without dropout by a kernel of this house where the device has one; else torch's are used."""
     rms_norm: bool = False
     """RMSNorm by its kernel where the device has one."""
     weighted_activation: bool = False
@@ -111,10 +113,6 @@ class ModelConfig:
     """Norm of the residual stream."""
     norm_epsilon: float = 1e-5
     """Epsilon of every norm."""
-    post_attention_norm: bool = False
-    """What attention, or what stands in its place, gives passes a norm before it is added."""
-    post_mlp_norm: bool = False
-    """What the feed-forward part gives passes a norm before it is added."""
     layernorm_1p: bool = False
     """Store norm gains minus one."""
     add_bias_linear: bool = False

@@ -7,17 +7,19 @@ replaces the causal rule; None means causal.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from primus.engine.kernels.causal_attention import MAX_LENGTH, causal_attention
+from primus.engine.kernels.pick import Form
 from primus.engine.kernels.position_dropout import PositionDropout
 from primus.engine.kernels.soft_cap import soft_cap
 from primus.engine.kernels.varied_attention import ScoreRule
 
-__all__ = ["explicit_attention", "fused_attention", "same_width", "sdpa_attention"]
+__all__ = ["explicit_attention", "fused_attention", "plain_attention_form", "same_width", "sdpa_attention"]
 
 _PLAIN = ScoreRule()
 
@@ -30,6 +32,15 @@ def fused_attention(
     if is_plain and q_SBND.device.type == "cpu" and q_SBND.dtype in (torch.float32, torch.float64):
         return causal_attention(q_SBND, k_SBGD, v_SBGD)
     return sdpa_attention(q_SBND, k_SBGD, v_SBGD, mask_B1SS, dropout=dropout)
+
+
+def plain_attention_form(form: Form) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Return the function that `form` means for causal attention without a mask and without dropout."""
+    if form == "triton":
+        from primus.engine.kernels.triton_forms import attention
+
+        return attention.causal_attention
+    return lambda q_SBND, k_SBGD, v_SBGD: fused_attention(q_SBND, k_SBGD, v_SBGD, None)
 
 
 def sdpa_attention(q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None, *, dropout: float = 0.0) -> Tensor:

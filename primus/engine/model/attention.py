@@ -1,9 +1,8 @@
 """Self-attention with grouped queries: fused projection, head norms, positions, core attention, output projection.
 
-`linear_qkv` has its rows ordered by group: the group's N/G query heads, its key head, its value head. An output gate has N/G
-heads more, behind the queries of each group. A rank owns whole groups and their query heads. With fewer groups than ranks the
-projection's rows are divided evenly all the same; its output is then gathered, and each rank takes its own query heads and the
-key/value head they share with other ranks.
+`linear_qkv` has its rows ordered by group: the group's N/G query heads, its key head, its value head. A rank owns whole groups
+and their query heads. With fewer groups than ranks the projection's rows are divided evenly all the same; its output is then
+gathered, and each rank takes its own query heads and the key/value head they share with other ranks.
 """
 
 from collections.abc import Callable
@@ -13,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from primus.engine.kernels.attention import explicit_attention, fused_attention
+from primus.engine.kernels.attention import explicit_attention, fused_attention, plain_attention_form
+from primus.engine.kernels.pick import Form
 from primus.engine.kernels.position_dropout import PositionDropout
 from primus.engine.kernels.varied_attention import ScoreRule, varied_attention
 from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
@@ -30,12 +30,11 @@ __all__ = ["ExplicitAttention", "FusedAttention", "GatheredHeads", "Heads", "Own
 
 
 class Heads(NamedTuple):
-    """Query heads by group [S, B, G, N/G, D], key and value heads [S, B, G, D], and what gates the output of query heads."""
+    """Query heads by group [S, B, G, N/G, D], key and value heads [S, B, G, D]."""
 
     query: Tensor
     key: Tensor
     value: Tensor
-    gate: Tensor | None
 
 
 class SelfAttention(nn.Module):
@@ -61,24 +60,28 @@ class SelfAttention(nn.Module):
     def forward(
         self, x_SBH: Tensor, tables: RotaryTables | None, mask_B1SS: Tensor | None, part: SequenceSlice | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        query, key, value, gate = self.own_heads(self.linear_qkv(x_SBH))
+        query, key, value = self.own_heads(self.linear_qkv(x_SBH))
         if self.q_layernorm is not None and self.k_layernorm is not None:
             query, key = self.q_layernorm(query), self.k_layernorm(key)
         query, key = self.position(query, key, tables, 0 if part is None else part.first)
         if part is not None:
             key, value = part.extend(self, key, value)
         context = self.core_attention(query.flatten(2, 3), key, value, mask_B1SS)
-        if gate is not None:
-            context = context * gate.flatten(2).sigmoid()
         output: tuple[Tensor, Tensor | None] = self.linear_proj(context)
         return output
 
 
 class FusedAttention(nn.Module):
-    """Core attention by fused kernels. `share` tells which of how many equal shares of the rank's heads it is given."""
+    """Core attention by fused kernels. `share` tells which of how many equal shares of the rank's heads it is given.
 
-    def __init__(self, place: Place, *, dropout: float, rule: ScoreRule, share: tuple[int, int] = (0, 1)) -> None:
+    `plain` is the form of what is causal, without mask, rule and dropout.
+    """
+
+    def __init__(
+        self, place: Place, *, dropout: float, rule: ScoreRule, share: tuple[int, int] = (0, 1), plain: Form = "portable"
+    ) -> None:
         super().__init__()
+        self.plain = plain_attention_form(plain)
         self.dropout, self.streams, self.rule, self.share = dropout, place.streams, rule, share
 
     def forward(
@@ -89,7 +92,8 @@ class FusedAttention(nn.Module):
             dropout = _positions_dropped(self.streams, self.dropout, len(k_SBGD), self.share) if drops else None
             return varied_attention(q_SBND, k_SBGD, v_SBGD, mask_B1SS, rule=self.rule, sink_N=sink_N, dropout=dropout)
         if not drops:
-            return fused_attention(q_SBND, k_SBGD, v_SBGD, mask_B1SS)
+            is_causal = mask_B1SS is None
+            return self.plain(q_SBND, k_SBGD, v_SBGD) if is_causal else fused_attention(q_SBND, k_SBGD, v_SBGD, mask_B1SS)
         with self.streams.fork("model-parallel"):
             return fused_attention(q_SBND, k_SBGD, v_SBGD, mask_B1SS, dropout=self.dropout)
 
@@ -152,39 +156,28 @@ def _positions_dropped(streams: RandomStreams, dropout: float, length: int, shar
 class OwnHeads:
     """Splits the projection's output into the heads of the rank's own groups, without a copy."""
 
-    def __init__(self, groups: int, queries_per_group: int, channels: int, *, is_gated: bool = False) -> None:
-        self.is_gated = is_gated
-        self.shape = (groups, queries_per_group * (1 + is_gated) + 2, channels)
+    def __init__(self, groups: int, queries_per_group: int, channels: int) -> None:
+        self.shape = (groups, queries_per_group + 2, channels)
 
     def __call__(self, qkv_SBC: Tensor) -> Heads:
-        return _split(qkv_SBC.unflatten(-1, self.shape), self.is_gated)
+        return Heads(*_SplitHeads.apply(qkv_SBC.unflatten(-1, self.shape)))
 
 
 class GatheredHeads:
     """For fewer groups than ranks: gathers the projection, takes own query heads and their group's key and value head."""
 
-    def __init__(self, tp: Group, groups: int, queries_per_group: int, channels: int, *, is_gated: bool = False) -> None:
+    def __init__(self, tp: Group, groups: int, queries_per_group: int, channels: int) -> None:
         ranks_per_group = tp.size // groups
         own = queries_per_group // ranks_per_group
-        self.tp, self.channels, self.is_gated = tp, channels, is_gated
-        wide = queries_per_group * (1 + is_gated)
-        self.shape = (groups, wide + 2, channels)
+        self.tp, self.channels = tp, channels
+        self.shape = (groups, queries_per_group + 2, channels)
         self.group = tp.index // ranks_per_group
         first = tp.index % ranks_per_group * own
-        own_heads = [start + head for start in range(0, wide, queries_per_group) for head in range(first, first + own)]
-        self.heads = [*own_heads, wide, wide + 1]
+        self.heads = [*range(first, first + own), queries_per_group, queries_per_group + 1]
 
     def __call__(self, qkv_SBC: Tensor) -> Heads:
         whole = collectives.gather_last_dim(qkv_SBC, self.tp, partial_grad=True).unflatten(-1, self.shape)
-        return _split(whole[:, :, self.group : self.group + 1, self.heads], self.is_gated)
-
-
-def _split(heads: Tensor, is_gated: bool) -> Heads:
-    query, key, value = _SplitHeads.apply(heads)
-    if not is_gated:
-        return Heads(query, key, value, None)
-    query, gate = query.chunk(2, dim=3)
-    return Heads(query, key, value, gate)
+        return Heads(*_SplitHeads.apply(whole[:, :, self.group : self.group + 1, self.heads]))
 
 
 class _SplitHeads(torch.autograd.Function):

@@ -94,7 +94,7 @@ def assemble(config: ConfigContainer, mesh: Mesh, start: Start | None) -> Parts:
         streams=streams,
         cross_entropy_in_fp16=precision.cross_entropy_in_fp16,
     )
-    if notice := portable_notice(config.model.fusion, mesh.device.type):
+    if notice := portable_notice(config.model.fusion, mesh.device.type, dtype_of(precision.params_dtype)):
         log.info("%s", notice)
     parts = Parts(
         config=config,

@@ -85,10 +85,17 @@ ROTATED: Values = {"position_embedding_type": "rope"}
 SINKS: Values = {"use_sink_attention": True}
 
 TURBO: Values = {"enable_primus_turbo": True}
+GROUPED_TURBO: Values = {**TURBO, "moe_grouped_gemm": True, "use_turbo_grouped_gemm": True}
 TURBO_MOE: Values = {**TURBO, **MOE, "moe_grouped_gemm": True}
 
 CASES: list[tuple[Values, Values, Values, str]] = [
-    (TURBO, {}, {"use_turbo_rms_norm": True}, "use_turbo_grouped_gemm"),
+    (TURBO, {}, {"use_turbo_rms_norm": True}, "turbo_sync_free_moe_stage"),
+    ({"use_turbo_attention": True}, {}, TURBO, "enable_primus_turbo"),
+    ({"use_turbo_attention": True}, {**TURBO, "attention_dropout": 0.1}, TURBO, "attention_dropout"),
+    ({"use_turbo_attention": True}, {**TURBO, "attention_backend": "unfused"}, TURBO, "attention_backend"),
+    ({"use_turbo_attention": True}, {**TURBO, "use_sink_attention": True}, TURBO, "use_sink_attention"),
+    ({"use_turbo_attention": True}, {**TURBO, "context_parallel_size": 2}, TURBO, "cp_comm_type"),
+    ({"turbo_sync_free_moe_stage": 2}, GROUPED_TURBO, {**GROUPED_TURBO, **EXPERT_RANKS}, "num_experts"),
     ({"use_turbo_rms_norm": True}, {}, TURBO, "enable_primus_turbo"),
     ({"use_turbo_rms_norm": True}, {**TURBO, "normalization": "LayerNorm"}, TURBO, "normalization"),
     ({"use_turbo_fused_act_with_probs": True}, MOE, TURBO_MOE, "enable_primus_turbo"),
@@ -99,9 +106,6 @@ CASES: list[tuple[Values, Values, Values, str]] = [
     ({"use_turbo_grouped_gemm": True}, {**TURBO, **MOE, "moe_grouped_gemm": False}, TURBO_MOE, "moe_grouped_gemm"),
     ({"sink_sliding_window": 4}, {}, SINKS, "use_sink_attention"),
     ({"sink_window_even_layers_only": False}, {**SINKS}, {**SINKS, "sink_sliding_window": 4}, "sink_sliding_window"),
-    ({"qk_norm_type": "per_layer"}, {}, {"qk_layernorm": True}, "qk_layernorm"),
-    ({"qk_norm_type": "per_layer"}, {"qk_layernorm": True, "qk_l2_norm": True}, {"qk_layernorm": True}, "qk_l2_norm"),
-    ({"apply_wd_to_qk_layernorm": True}, {}, {"qk_layernorm": True}, "qk_layernorm"),
     ({"window_attn_skip_freq": 2}, {}, {"window_size": [3, 0]}, "window_size"),
     ({"attn_temperature_scale": 0.1}, {}, {**ROTATED, "no_rope_freq": 2}, "no_rope_freq"),
     ({"attn_temperature_floor": 4}, {}, {**ROTATED, "no_rope_freq": 2, "attn_temperature_scale": 0.1}, "no_rope_freq"),

@@ -18,19 +18,21 @@ _BUILD = section(
 
 _KERNELS = section(
     "11.2",
-    live("enable_primus_turbo", "bool", "model.fusion.rms_norm, model.fusion.weighted_activation, model.fusion.grouped_gemm",
+    live("enable_primus_turbo", "bool", "model.fusion.attention, model.fusion.rms_norm, model.fusion.weighted_activation, "
+         "model.fusion.grouped_gemm, model.moe.token_dispatcher",
             doc="Master switch: without it no key here asks for a kernel. Kernels are written in Triton and run on a GPU; "
                 "elsewhere the portable form of the same function runs, and the log says so."),
-    pending("use_turbo_attention", "bool", _TURBO,
-            doc="Turbo's attention kernel; it drops attention dropout."),
+    live("use_turbo_attention", "bool", "model.fusion.attention",
+         doc="Causal attention by a kernel, forward and backward, in 16 bits; layers with sinks, windows, caps or "
+             "dropout, which is never left out, keep the form that has them."),
     live("use_sink_attention", "bool", "model.attention.sinks",
             doc="Each head learns a sink that takes up attention without giving a value, as in GPT-OSS."),
     live("sink_sliding_window", "int", "model.attention.window", minimum=0,
             doc="Keys that a token sees in a sink layer, itself included. 0: all."),
     live("sink_window_even_layers_only", "bool", "model.attention.full_layers",
             doc="Apply the window to layers 0, 2, 4 and so on; the others see everything."),
-    pending("use_turbo_gemm", "bool", _TURBO,
-            doc="Turbo's matrix products in dense linear layers."),
+    inert("use_turbo_gemm", "bool", "products of dense layers always go through the device's own matrix library",
+          doc="Turbo's matrix products in dense linear layers."),
     removed("use_turbo_parallel_linear", "use_turbo_gemm",
             doc="Former name of `use_turbo_gemm`."),
     live("use_turbo_grouped_gemm", "bool", "model.fusion.grouped_gemm",
@@ -47,8 +49,10 @@ _KERNELS = section(
           doc="Compute units that the DeepEP transport may use."),
     inert("turbo_deepep_use_comm_stream", "bool", _TRANSPORT,
           doc="Give the DeepEP transport a device stream of its own."),
-    pending("turbo_sync_free_moe_stage", "int", _TURBO, choices=(0, 1, 2, 3),
-            doc="How much of the expert layer runs without waiting for the host: a bundle of the other switches, 0 for none."),
+    live("turbo_sync_free_moe_stage", "int", "model.moe.token_dispatcher, model.fusion.weighted_activation",
+         choices=(0, 1, 2, 3),
+         doc="A bundle of switches: 2 turns `use_turbo_deepep` on, 3 `use_turbo_fused_act_with_probs` too, 1 nothing. The host "
+             "still reads how many rows an expert gets."),
     live("use_turbo_fused_act_with_probs", "bool", "model.fusion.weighted_activation",
             doc="Gated activation and routing weight of experts in one pass, forward and backward."),
     live("use_turbo_rms_norm", "bool", "model.fusion.rms_norm",

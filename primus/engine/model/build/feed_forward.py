@@ -93,13 +93,13 @@ def _router_initial(config: ModelConfig) -> Initial:
 
 
 def _expert_forms(config: ModelConfig, place: Place) -> ExpertForms:
-    fusion, device_type = config.fusion, place.device.type
+    choose = partial(pick, fusion=config.fusion, device_type=place.device.type, dtype=place.dtype)
     is_plain = config.activation_clamp is None and not config.glu_linear_offset
-    form = pick(wanted=fusion.weighted_activation, device_type=device_type)
+    form = choose("weighted_activation")
     return ExpertForms(
         weighted_activation(config.activation, form) if is_plain else AnyWeighted(_activation(config)),
         grouped=config.moe.grouped_gemm,
-        product=product_form(pick(wanted=fusion.grouped_gemm, device_type=device_type)),
+        product=product_form(choose("grouped_gemm")),
     )
 
 

@@ -29,7 +29,7 @@ def norm_kind(config: ModelConfig) -> Callable[..., nn.Module]:
     """Return what builds the model's norms."""
     if config.normalization == "LayerNorm":
         return LayerNorm
-    return partial(RMSNorm, by_kernel=config.fusion.rms_norm)
+    return partial(RMSNorm, fusion=config.fusion)
 
 
 def initial(config: ModelConfig, *, deep: bool = False) -> Initial:

@@ -69,6 +69,7 @@ _AROUND = (data, tokenizer, checkpoint, logging, rocm_arg_validation)
 _DERIVING = (
     data,
     tokenizer,
+    turbo,
     dispatch,
     duration,
     schedule,
