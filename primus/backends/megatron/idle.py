@@ -183,6 +183,8 @@ _MODEL = (
     Idle(("init_method_xavier_uniform",), without("perform_initialization")),
     Idle(("num_query_groups",), without("group_query_attention")),
     Idle(("qk_layernorm",), under("qk_l2_norm")),
+    Idle(("qk_norm_type",), first(without("qk_layernorm"), under("qk_l2_norm"))),
+    Idle(("apply_wd_to_qk_layernorm",), first(without("qk_layernorm"), under("qk_l2_norm"))),
     Idle(("bias_gelu_fusion",), only_if("bias_gelu_fusion", True, is_not_plain_gelu)),
     Idle(("position_embedding_type",), rotary_is_said_otherwise),
     Idle(("add_position_embedding", "reset_position_ids"), positions("learned_absolute")),

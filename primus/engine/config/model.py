@@ -113,6 +113,10 @@ class ModelConfig:
     """Norm of the residual stream."""
     norm_epsilon: float = 1e-5
     """Epsilon of every norm."""
+    post_attention_norm: bool = False
+    """What attention, or what stands in its place, gives passes a norm before it is added."""
+    post_mlp_norm: bool = False
+    """What the feed-forward part gives passes a norm before it is added."""
     layernorm_1p: bool = False
     """Store norm gains minus one."""
     add_bias_linear: bool = False

@@ -1,8 +1,9 @@
 """Self-attention with grouped queries: fused projection, head norms, positions, core attention, output projection.
 
-`linear_qkv` has its rows ordered by group: the group's N/G query heads, its key head, its value head. A rank owns whole groups
-and their query heads. With fewer groups than ranks the projection's rows are divided evenly all the same; its output is then
-gathered, and each rank takes its own query heads and the key/value head they share with other ranks.
+`linear_qkv` has its rows ordered by group: the group's N/G query heads, its key head, its value head. An output gate has N/G
+heads more, behind the queries of each group. A rank owns whole groups and their query heads. With fewer groups than ranks the
+projection's rows are divided evenly all the same; its output is then gathered, and each rank takes its own query heads and the
+key/value head they share with other ranks.
 """
 
 from collections.abc import Callable
@@ -30,11 +31,12 @@ __all__ = ["ExplicitAttention", "FusedAttention", "GatheredHeads", "Heads", "Own
 
 
 class Heads(NamedTuple):
-    """Query heads by group [S, B, G, N/G, D], key and value heads [S, B, G, D]."""
+    """Query heads by group [S, B, G, N/G, D], key and value heads [S, B, G, D], and what gates the output of query heads."""
 
     query: Tensor
     key: Tensor
     value: Tensor
+    gate: Tensor | None
 
 
 class SelfAttention(nn.Module):
@@ -60,13 +62,15 @@ class SelfAttention(nn.Module):
     def forward(
         self, x_SBH: Tensor, tables: RotaryTables | None, mask_B1SS: Tensor | None, part: SequenceSlice | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        query, key, value = self.own_heads(self.linear_qkv(x_SBH))
+        query, key, value, gate = self.own_heads(self.linear_qkv(x_SBH))
         if self.q_layernorm is not None and self.k_layernorm is not None:
             query, key = self.q_layernorm(query), self.k_layernorm(key)
         query, key = self.position(query, key, tables, 0 if part is None else part.first)
         if part is not None:
             key, value = part.extend(self, key, value)
         context = self.core_attention(query.flatten(2, 3), key, value, mask_B1SS)
+        if gate is not None:
+            context = context * gate.flatten(2).sigmoid()
         output: tuple[Tensor, Tensor | None] = self.linear_proj(context)
         return output
 
@@ -156,28 +160,39 @@ def _positions_dropped(streams: RandomStreams, dropout: float, length: int, shar
 class OwnHeads:
     """Splits the projection's output into the heads of the rank's own groups, without a copy."""
 
-    def __init__(self, groups: int, queries_per_group: int, channels: int) -> None:
-        self.shape = (groups, queries_per_group + 2, channels)
+    def __init__(self, groups: int, queries_per_group: int, channels: int, *, is_gated: bool = False) -> None:
+        self.is_gated = is_gated
+        self.shape = (groups, queries_per_group * (1 + is_gated) + 2, channels)
 
     def __call__(self, qkv_SBC: Tensor) -> Heads:
-        return Heads(*_SplitHeads.apply(qkv_SBC.unflatten(-1, self.shape)))
+        return _split(qkv_SBC.unflatten(-1, self.shape), self.is_gated)
 
 
 class GatheredHeads:
     """For fewer groups than ranks: gathers the projection, takes own query heads and their group's key and value head."""
 
-    def __init__(self, tp: Group, groups: int, queries_per_group: int, channels: int) -> None:
+    def __init__(self, tp: Group, groups: int, queries_per_group: int, channels: int, *, is_gated: bool = False) -> None:
         ranks_per_group = tp.size // groups
         own = queries_per_group // ranks_per_group
-        self.tp, self.channels = tp, channels
-        self.shape = (groups, queries_per_group + 2, channels)
+        self.tp, self.channels, self.is_gated = tp, channels, is_gated
+        wide = queries_per_group * (1 + is_gated)
+        self.shape = (groups, wide + 2, channels)
         self.group = tp.index // ranks_per_group
         first = tp.index % ranks_per_group * own
-        self.heads = [*range(first, first + own), queries_per_group, queries_per_group + 1]
+        own_heads = [start + head for start in range(0, wide, queries_per_group) for head in range(first, first + own)]
+        self.heads = [*own_heads, wide, wide + 1]
 
     def __call__(self, qkv_SBC: Tensor) -> Heads:
         whole = collectives.gather_last_dim(qkv_SBC, self.tp, partial_grad=True).unflatten(-1, self.shape)
-        return Heads(*_SplitHeads.apply(whole[:, :, self.group : self.group + 1, self.heads]))
+        return _split(whole[:, :, self.group : self.group + 1, self.heads], self.is_gated)
+
+
+def _split(heads: Tensor, is_gated: bool) -> Heads:
+    query, key, value = _SplitHeads.apply(heads)
+    if not is_gated:
+        return Heads(query, key, value, None)
+    query, gate = query.chunk(2, dim=3)
+    return Heads(query, key, value, gate)
 
 
 class _SplitHeads(torch.autograd.Function):

@@ -17,7 +17,7 @@ from primus.engine.model.build.mla import latent_attention
 from primus.engine.model.build.parts import initial, norm_kind
 from primus.engine.model.context_attention import ExchangedAttention, GatheredAttention, RingAttention
 from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
-from primus.engine.model.norms import L2Norm
+from primus.engine.model.norms import L2Norm, WholeHeadsNorm
 from primus.engine.model.parameter import Place
 from primus.engine.model.positioned import Positioned, Rotated, Unrotated
 from primus.engine.model.recompute import Recompute, RecomputedModule
@@ -44,14 +44,14 @@ def _self_attention(config: ModelConfig, place: Place, number: int, core: nn.Mod
         linear_qkv=ColumnParallelLinear(
             place,
             config.hidden_size,
-            width + 2 * a.num_query_groups * a.kv_channels,
+            width * (2 if a.output_gate else 1) + 2 * a.num_query_groups * a.kv_channels,
             bias=a.add_qkv_bias,
             initial=initial(config),
             overlap=config.tp_overlap.qkv,
         ),
         own_heads=_own_heads(config, place),
-        q_layernorm=_head_norm(config, place, number),
-        k_layernorm=_head_norm(config, place, number),
+        q_layernorm=_head_norm(config, place, number, a.num_attention_heads),
+        k_layernorm=_head_norm(config, place, number, a.num_query_groups),
         position=_position(config, place, number),
         core_attention=core,
         linear_proj=RowParallelLinear(
@@ -67,10 +67,10 @@ def _self_attention(config: ModelConfig, place: Place, number: int, core: nn.Mod
 
 def _own_heads(config: ModelConfig, place: Place) -> OwnHeads | GatheredHeads:
     groups, channels = config.attention.num_query_groups, config.attention.kv_channels
-    queries_per_group = config.attention.num_attention_heads // groups
+    queries_per_group, is_gated = config.attention.num_attention_heads // groups, config.attention.output_gate
     if groups < place.tp.size:
-        return GatheredHeads(place.tp, groups, queries_per_group, channels)
-    return OwnHeads(groups // place.tp.size, queries_per_group, channels)
+        return GatheredHeads(place.tp, groups, queries_per_group, channels, is_gated=is_gated)
+    return OwnHeads(groups // place.tp.size, queries_per_group, channels, is_gated=is_gated)
 
 
 def _core_attention(config: ModelConfig, place: Place, number: int) -> nn.Module:
@@ -123,13 +123,15 @@ def _position(config: ModelConfig, place: Place, number: int) -> Positioned:
     return Unrotated(place.cp, scale=p.temperature_scale, floor=p.temperature_floor)
 
 
-def _head_norm(config: ModelConfig, place: Place, number: int) -> nn.Module | None:
+def _head_norm(config: ModelConfig, place: Place, number: int, heads: int) -> nn.Module | None:
     if config.attention.qk_norm == "none":
         return None
     if config.attention.qk_norm == "l2":
         # Llama 4 bounds the scores of rotated heads alone.
         return None if number in config.position.unrotated_layers else L2Norm(eps=config.norm_epsilon)
     channels = config.attention.kv_channels
+    if config.attention.qk_norm == "whole":
+        return WholeHeadsNorm(place, heads, channels, eps=config.norm_epsilon, one_plus=config.layernorm_1p)
     # Each rank norms its own heads, so the one gain of all heads gets a part of its gradient on every rank.
     return norm_kind(config)(
         place, channels, eps=config.norm_epsilon, one_plus=config.layernorm_1p, partial_grad=place.tp.size > 1
