@@ -15,7 +15,7 @@ from primus.engine.checkpoint.files import Checksums
 
 pytestmark = pytest.mark.slow  # whole runs
 
-SHORT: Keys = {**MODEL, "num_layers": 2, "moe_layer_freq": 1, "train_iters": 2, "eval_iters": 0}
+SHORT: Keys = {**MODEL, "num_layers": 2, "moe_layer_freq": 1, "train_iters": 2, "eval_iters": 0, "global_batch_size": 4}
 
 
 def compared(rows: list[dict[str, Any]], *more: str) -> list[dict[str, Any]]:
@@ -65,9 +65,6 @@ def test_who_is_dropped_does_not_depend_on_where_experts_are(more: Keys, tmp_pat
     here = train(tmp_path, "here", keys, ranks=2, change=in_float64)
     there = train(tmp_path, "there", {**keys, **EP2}, ranks=2, change=in_float64)
     assert compared(there, *LOSSES) == close(compared(here, *LOSSES))
-    if "moe_token_drop_policy" in more:
-        all_come = train(tmp_path, "all", {**keys, "moe_expert_capacity_factor": None}, ranks=2, change=in_float64)
-        assert all_come[0]["lm_loss"] != here[0]["lm_loss"]
 
 
 TP2: Keys = {"tensor_model_parallel_size": 2, "sequence_parallel": True, "expert_tensor_parallel_size": 1}
@@ -91,6 +88,9 @@ def test_who_gets_an_expert_does_not_depend_on_how_sequences_are_divided(keys: K
     alone = train(tmp_path, "alone", keys, change=in_float64)
     divided = train(tmp_path, "divided", {**keys, **layout}, ranks=2, change=in_float64)
     assert compared(divided, "z_loss") == close(compared(alone, "z_loss"))
+    if layout == TP2:
+        (all_come,) = train(tmp_path, "all", {**keys, "train_iters": 1, "moe_expert_capacity_factor": None}, change=in_float64)
+        assert all_come["lm_loss"] != alone[0]["lm_loss"]
 
 
 def test_a_warm_up_counts_for_nothing(tmp_path: Path) -> None:
@@ -109,12 +109,12 @@ def test_a_layer_that_is_computed_again_meets_the_same_noise_and_counts_once(tmp
 
 
 def test_biases_and_noise_go_on_to_the_bit_after_a_pause(tmp_path: Path) -> None:
-    keys = {**NOISY, **EP2, "bf16": True, "train_iters": 3, "save": "ckpt", "save_interval": 100}
+    keys = {**NOISY, **EP2, "bf16": True, "train_iters": 2, "save": "ckpt", "save_interval": 100}
     straight = train(tmp_path, "straight", keys, ranks=2)
-    train(tmp_path, "cut", {**keys, "exit_interval": 2}, ranks=2)
+    train(tmp_path, "cut", {**keys, "exit_interval": 1}, ranks=2)
     resumed = train(tmp_path, "cut", {**keys, "auto_continue_train": True}, ranks=2)
     assert compared(resumed, *LOSSES) == compared(straight, *LOSSES)
-    saved, other = (saved_bias(tmp_path / "g" / "u" / name / "ckpt" / "iter_0000003") for name in ("straight", "cut"))
+    saved, other = (saved_bias(tmp_path / "g" / "u" / name / "ckpt" / "iter_0000002") for name in ("straight", "cut"))
     assert saved.dtype == torch.float32
     assert saved.abs().sum() > 0
     assert torch.equal(saved, other)
