@@ -1,6 +1,7 @@
 """From a Hugging Face folder through a divided run and out again: the preset beside a checkpoint makes the model it holds."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from primus.backends.megatron.argument_builder import MegatronArgBuilder
 from primus.backends.megatron.model_preset import overridden_keys, preset_text
 from primus.core.experiment import load_experiment
+from primus.engine.checkpoint.hf.describe import described
 from primus.engine.checkpoint.hf.exchange import export_hf, import_hf
 from primus.engine.checkpoint.hf.likeness import differences
 from primus.engine.checkpoint.hf.new_folder import new_folder
@@ -30,10 +32,15 @@ _OF_THE_MODEL |= {"normalization", "position_embedding_type"}
 def container(folder: Path, model: ModelConfig, ranks: int, **keys: Any) -> ConfigContainer:
     """Return the container of the tiny experiment, whose model is the preset of another one."""
     (folder / "model.yaml").write_text(preset_text(model, opening="A model", tokenizer=None))
-    overrides = {key: value for key, value in TINY.items() if key not in _OF_THE_MODEL}
     assert model.vocab_size is not None
-    overrides |= {"vocab_size": model.vocab_size - 1, "sequence_parallel": True, **overridden_keys(model), **keys}
-    module = {"framework": "megatron", "config": "pre_trainer.yaml", "model": "model.yaml", "overrides": overrides}
+    own = {"vocab_size": model.vocab_size - 1, "sequence_parallel": True, **overridden_keys(model)}
+    return of_preset(folder, "model.yaml", ranks, **own, **keys)
+
+
+def of_preset(folder: Path, preset: str, ranks: int, **keys: Any) -> ConfigContainer:
+    """Return the container of the tiny experiment with the model of a preset."""
+    overrides = {key: value for key, value in TINY.items() if key not in _OF_THE_MODEL} | keys
+    module = {"framework": "megatron", "config": "pre_trainer.yaml", "model": preset, "overrides": overrides}
     experiment = {"work_group": "g", "user_name": "u", "exp_name": "e", "workspace": str(folder)}
     (folder / "exp.yaml").write_text(yaml.safe_dump({**experiment, "modules": {"pre_trainer": module}}))
     loaded = load_experiment(folder / "exp.yaml", [], {})
@@ -60,6 +67,23 @@ def with_prediction_layer(folder: Path) -> Path:
 def test_the_preset_of_a_model_makes_the_model(name: str, tmp_path: Path) -> None:
     _, model = model_in(RECORDED / name)
     assert differences(container(tmp_path, model, 1).model, model) == []
+
+
+@pytest.mark.parametrize(
+    ("preset", "family"),
+    [
+        ("llama3.1_8B", "llama"),
+        ("qwen3_tiny", "qwen3"),
+        ("mixtral_8x7B_v0.1", "mixtral"),
+        ("qwen3_30B_A3B", "qwen3_moe"),
+        ("deepseek_v3", "deepseek_v3"),
+        ("kimi_k2", "deepseek_v3"),
+    ],
+)
+def test_presets_are_of_families(preset: str, family: str, tmp_path: Path) -> None:
+    """What a preset says of training, such as its grouped products, keeps no model from going out."""
+    model = of_preset(tmp_path, f"{preset}.yaml", 8, max_position_embeddings=4096, moe_grouped_gemm=True).model
+    assert described(replace(model, vocab_size=1000), "bfloat16")[0] == family
 
 
 @pytest.mark.parametrize(

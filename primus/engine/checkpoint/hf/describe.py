@@ -75,6 +75,7 @@ def config_json(model: ModelConfig, family: str, dtype: str) -> dict[str, Any]:
         **(_window(model) if a.window is not None and not a.mla.enabled else {}),
         **(_experts(model, family) if model.moe.layers else {}),
         **(_latent(model) if a.mla.enabled else {}),
+        **({"first_k_dense_replace": model.num_layers} if a.mla.enabled and not model.moe.layers else {}),
     }
 
 

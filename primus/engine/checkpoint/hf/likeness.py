@@ -38,6 +38,9 @@ _TRAINING = (
     "moe.pad_expert_input_to_capacity",
     "moe.per_layer_logging",
     "moe.router_force_load_balancing",
+    "moe.grouped_gemm",
+    "moe.overlaps_exchange",
+    "moe.use_upcycling",
 )
 """How a model is trained, divided and computed, and how long its texts may be."""
 _SAME = {
@@ -48,6 +51,8 @@ _SAME = {
     "moe.router_logit_softcapping": 0.0,
 }
 """What None means."""
+_SHOWN = 60
+"""Characters of a value: that of a list of layers runs on."""
 
 
 def differences(one: ModelConfig, other: ModelConfig) -> list[tuple[str, Any, Any]]:
@@ -55,7 +60,12 @@ def differences(one: ModelConfig, other: ModelConfig) -> list[tuple[str, Any, An
     first, second = _function(one), _function(other)
     paths = dict.fromkeys((*first, *second))
     found = [(path, first.get(path), second.get(path)) for path in paths if first.get(path) != second.get(path)]
-    return [each for each in found if each[0] != "vocab_size" or None not in each[1:]]
+    return [(path, _short(a), _short(b)) for path, a, b in found if path != "vocab_size" or None not in (a, b)]
+
+
+def _short(value: Any) -> Any:
+    text = str(value)
+    return value if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _function(model: ModelConfig) -> dict[str, Any]:
@@ -76,6 +86,14 @@ def _idle(model: ModelConfig) -> Iterator[str]:
         yield "moe"
     elif len(m.layers) == model.num_layers:
         yield "ffn_hidden_size"
+    if m.router_score_function != "softmax":
+        yield "moe.router_pre_softmax"
+    if m.router_group_topk is None:
+        yield "moe.router_num_groups"
+    # Which layers there are is compared; no family has these.
+    yield from ("mamba", "delta")
+    if not p.temperature_scale:
+        yield "position.temperature_floor"
     if p.type != "yarn":
         yield from (name for name in _fields("position", p) if name.startswith("position.yarn_"))
     if not p.use_rope_scaling:

@@ -185,6 +185,9 @@ class _Reader:
         return self._grouped_experts(layers) if self._family == "deepseek_v3" else MoEConfig()
 
     def _grouped_experts(self, layers: int) -> MoEConfig:
+        first = int(self._number("first_k_dense_replace", 0))
+        if first >= layers:
+            return MoEConfig()
         experts, topk = self._size("n_routed_experts"), self._size("num_experts_per_tok")
         groups, best = self._size("n_group", 1), self._size("topk_group", 1)
         if groups > 1 and topk != 2 * best:
@@ -196,7 +199,7 @@ class _Reader:
         shared = int(self._number("n_shared_experts", 0)) * width
         return MoEConfig(
             num_experts=experts,
-            layers=tuple(range(int(self._number("first_k_dense_replace", 0)), layers)),
+            layers=tuple(range(first, layers)),
             ffn_hidden_size=width,
             shared_expert_intermediate_size=shared or None,
             router_topk=topk,
