@@ -128,3 +128,14 @@ def test_an_evaluation_counts_nothing(tmp_path: Path) -> None:
     assert evaluated.tokens_per_expert.sum() == S * B * 2
     assert evaluated.expert_bias is not None
     assert evaluated.expert_bias.dtype == torch.float32
+
+
+def test_tokens_that_fill_experts_up_do_not_count_for_the_bias(tmp_path: Path) -> None:
+    biased = {"moe_router_enable_expert_bias": True, "moe_router_score_function": "sigmoid"}
+    full = {"moe_expert_capacity_factor": 1.0, "moe_pad_expert_input_to_capacity": True}
+    dropping, filling = router(tmp_path, **biased, moe_expert_capacity_factor=1.0), router(tmp_path, **biased, **full)
+    dropping(tokens())
+    assert filling(tokens()).map.sum(0).tolist() == [16] * 4
+    assert dropping.tokens_per_expert is not None
+    assert dropping.tokens_per_expert.min() < 16
+    assert torch.equal(dropping.tokens_per_expert, filling.tokens_per_expert)

@@ -231,7 +231,3 @@ def _by_expert(received: list[list[int]], device: torch.device) -> Tensor | None
 def _even(rows: int, parts: int) -> list[int]:
     """Return the sizes of parts that differ by one row at most."""
     return [rows * (part + 1) // parts - rows * part // parts for part in range(parts)]
-
-
-def _numbers(like: Tensor) -> Tensor:
-    return torch.arange(len(like), device=like.device)

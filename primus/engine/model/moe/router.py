@@ -57,13 +57,15 @@ class Router(nn.Module):
             # The gradient passes as if nothing had happened.
             logits_NE = noise_NE + (logits_NE - logits_NE.detach())
         logits_NE = soft_cap(logits_NE, self.config.router_logit_softcapping)
-        weights_NE, map_NE = self._choose(logits_NE, B)
+        weights_NE, chosen_NE = self._choose(logits_NE, B)
+        map_NE = chosen_NE
         if self.config.expert_capacity_factor is not None:
             weights_NE, map_NE = self._limit(weights_NE, map_NE, self.config.expert_capacity_factor, B)
         if self.training and torch.is_grad_enabled():
             weights_NE = self.losses.attach(weights_NE, logits_NE.view(S, B, -1))
             if self.tokens_per_expert is not None and not self.streams.is_replaying:
-                self.tokens_per_expert += map_NE.sum(0)
+                # Tokens that only fill an expert up would hide who is short of them.
+                self.tokens_per_expert += (map_NE & chosen_NE).sum(0)
         if self.config.router_force_load_balancing == "even":
             weights_NE, map_NE = spread_evenly(weights_NE, self.config.router_topk)
         return Routing(weights_NE, map_NE)
