@@ -22,6 +22,7 @@ from primus.engine.checkpoint.hf.new_folder import new_folder
 from primus.engine.checkpoint.hf.read import model_in, read_config
 from primus.engine.checkpoint.hf.weights import HFWeights
 from primus.engine.config import ParallelConfig
+from primus.engine.config.moe import MoEConfig
 from primus.engine.config.system import DistConfig
 from primus.engine.model.builder import build_model
 from primus.engine.parallel.mesh import build_mesh
@@ -263,8 +264,8 @@ def test_all_that_a_folder_holds_wrongly_is_named_in_one_message(tmp_path: Path)
     assert [problem.removeprefix(f"{source}: ") for problem in raised.value.problems] == [
         "model.norm.weight has shape [5], and config.json asks for [48]",
         "lm_head.weight is of dtype F8_E4M3; weights of F64, F32, BF16, F16 are read, quantised ones are not",
-        "2 tensors that config.json asks for are missing: model.layers.{0-1}.mlp.up_proj.weight",
-        "1 tensors have no place in the model of config.json: model.layers.0.self_attn.q_proj.bias",
+        "tensors that config.json asks for are missing: model.layers.{0-1}.mlp.up_proj.weight",
+        "tensors have no place in the model of config.json: model.layers.0.self_attn.q_proj.bias",
     ]
     assert [each.name for each in tmp_path.iterdir()] == ["hf"]
 
@@ -291,6 +292,9 @@ def test_files_that_are_gone_or_cut_short_are_named(tmp_path: Path) -> None:
         imported(tmp_path / "hf", tmp_path / "new")
 
 
+LLAMA3 = read_config(RECORDED / "llama3_rope")["rope_parameters"]
+
+
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
@@ -305,6 +309,8 @@ def test_files_that_are_gone_or_cut_short_are_named(tmp_path: Path) -> None:
         ("llama", {"num_key_value_heads": 3}, "num_key_value_heads is 3; it must divide num_attention_heads, 4"),
         ("llama", {"rope_parameters": {"rope_type": "longrope"}}, "rope_type is longrope; known are default, linear"),
         ("llama", {"rope_parameters": {"rope_type": "linear"}}, "rope_type linear needs a factor"),
+        ("llama", {"rope_parameters": ["linear"]}, "an entry has a value of another kind than the library writes"),
+        ("llama3_rope", {"rope_parameters": {**LLAMA3, "high_freq_factor": 8}}, "low_freq_factor and high_freq_factor are 1"),
         ("llama", {"attention_bias": True}, "attention_bias is True; only False can be read"),
         ("qwen2", {"layer_types": ["chunked_attention"] * 2}, "layer_types has chunked_attention"),
         ("qwen2", {"layer_types": ["full_attention"]}, "layer_types has 1"),
@@ -326,6 +332,11 @@ def test_older_files_say_the_rotation_apart(tmp_path: Path) -> None:
         "llama3_rope", tmp_path / "hf", rope_parameters=None, rope_theta=scaling.pop("rope_theta"), rope_scaling=scaling
     )
     assert config_of(older) == config_of(RECORDED / "llama3_rope")
+
+
+def test_latent_attention_needs_no_experts() -> None:
+    model = replace(config_of(RECORDED / "deepseek_v3"), moe=MoEConfig())
+    assert described(model, "float32")[0] == "deepseek_v3"
 
 
 def test_a_model_that_no_family_is_stays_here(tmp_path: Path) -> None:

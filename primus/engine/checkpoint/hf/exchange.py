@@ -32,6 +32,7 @@ from primus.engine.checkpoint.state import TrainState
 from primus.engine.config import ParallelConfig, PipelineConfig, RecomputeConfig
 from primus.engine.config.model import ModelConfig
 from primus.engine.config.serialize import from_dict, to_dict
+from primus.engine.config.tp_overlap import TPOverlapConfig
 from primus.engine.model.builder import build_model
 from primus.engine.parallel.mesh import single_mesh
 from primus.engine.parallel.random import RandomStreams
@@ -48,11 +49,8 @@ MAX_FILE_BYTES = 5_000_000_000
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".index.json")
 
 
-def import_hf(source: Path, out: Path, *, container: Mapping[str, Any] | None = None) -> None:
-    """Write the checkpoint of a model into the empty folder `out`; InputError if the folder does not hold what it says.
-
-    `container` is what the checkpoint says of the run that it comes from; by default, the model alone.
-    """
+def import_hf(source: Path, out: Path) -> None:
+    """Write the checkpoint of a model into the empty folder `out`; InputError if `source` does not hold what it says."""
     family, model = model_in(source)
     shapes = global_shapes(model)
     weights = HFWeights(source, family, model, shapes)
@@ -65,7 +63,7 @@ def import_hf(source: Path, out: Path, *, container: Mapping[str, Any] | None = 
     common = {
         "iteration": 0,
         "state": TrainState().to_dict(),
-        "container": dict(container or {"model": to_dict(model)}),
+        "container": {"model": to_dict(model)},
         "saved_layout": saved_layout(single_mesh()),
         "optimizer_common": None,
         "has_rng": False,
@@ -119,6 +117,7 @@ def global_shapes(model: ModelConfig) -> dict[str, tuple[int, ...]]:
         seq_length=1,
         parallel=ParallelConfig(),
         pipeline=PipelineConfig(),
+        tp_overlap=TPOverlapConfig(),
         recompute=RecomputeConfig(),
         init=replace(model.init, meta_device=True),
     )

@@ -58,7 +58,10 @@ def model_of(content: Mapping[str, Any], where: str) -> tuple[str, ModelConfig]:
         named = ", ".join(map(str, content.get("architectures") or [])) or "no architecture"
         raise InputError(f"{where}: model_type {family} ({named}) is not known; known are {', '.join(sorted(FAMILIES))}")
     reader = _Reader(family, content)
-    model = reader.model()
+    try:
+        model = reader.model()
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{where}: an entry has a value of another kind than the library writes: {error}") from error
     if reader.problems:
         raise InputError([f"{where}: {problem}" for problem in reader.problems])
     return family, model
@@ -230,20 +233,20 @@ class _Reader:
             return PositionConfig(max_position_embeddings=length, rotary_base=base, interpolation_factor=factor)
         original = int(scaling.get("original_max_position_embeddings") or length)
         if kind == "llama3":
-            return self._llama3(scaling, PositionConfig(
-                max_position_embeddings=length,
-                rotary_base=base,
-                use_rope_scaling=True,
-                rope_scaling_factor=factor,
-                rope_scaling_context=original,
-            ))  # fmt: skip
+            return self._llama3(scaling, length, base, factor, original)
         return self._yarn(scaling, length, base, factor, original)
 
-    def _llama3(self, scaling: Mapping[str, Any], position: PositionConfig) -> PositionConfig:
+    def _llama3(self, scaling: Mapping[str, Any], length: int, base: float, factor: float, original: int) -> PositionConfig:
         low, high = scaling.get("low_freq_factor", 1), scaling.get("high_freq_factor", 4)
         if (low, high) != (1, 4):
             self.problems.append(f"low_freq_factor and high_freq_factor are {low} and {high}; only 1 and 4 can be read")
-        return position
+        return PositionConfig(
+            max_position_embeddings=length,
+            rotary_base=base,
+            use_rope_scaling=True,
+            rope_scaling_factor=factor,
+            rope_scaling_context=original,
+        )
 
     def _yarn(self, scaling: Mapping[str, Any], length: int, base: float, factor: float, original: int) -> PositionConfig:
         one, all_dim = scaling.get("mscale") or None, scaling.get("mscale_all_dim") or None

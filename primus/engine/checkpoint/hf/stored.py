@@ -22,7 +22,7 @@ def files_of(folder: Path) -> tuple[list[str], Mapping[str, str]]:
         raise InputError(f"{folder} holds neither {_ONE} nor {_INDEX}; save weights of another format as safetensors first")
     try:
         indexed = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        files = sorted(set(indexed.values()))
+        files = sorted({str(file) for file in indexed.values()})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{index} is no index of safetensors: {type(error).__name__} {error}") from error
     missing = [file for file in files if Path(file).name != file or not (folder / file).is_file()]

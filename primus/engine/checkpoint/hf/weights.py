@@ -137,7 +137,7 @@ def _problems(folder: Path, source: HFFolder, wanted: Mapping[str, Shape], left:
         if source.dtypes.get(name, "F32") not in DTYPES
     ]
     if missing:
-        problems.append(f"{folder}: {len(missing)} tensors that config.json asks for are missing: {listed(missing)}")
+        problems.append(f"{folder}: tensors that config.json asks for are missing: {listed(missing)}")
     if left:
-        problems.append(f"{folder}: {len(left)} tensors have no place in the model of config.json: {listed(left)}")
+        problems.append(f"{folder}: tensors have no place in the model of config.json: {listed(left)}")
     return problems
