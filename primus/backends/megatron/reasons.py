@@ -18,6 +18,7 @@ from primus.backends.megatron.patches.args.tokenizer import NEEDS
 __all__ = [
     "Why",
     "backend_decides",
+    "balances_by_nothing",
     "cuts_sequences",
     "experts_are_here",
     "extends_no_context",
@@ -56,6 +57,7 @@ __all__ = [
     "touches_no_checkpoint",
     "under",
     "unless",
+    "weighs_no_balance",
     "without",
     "without_board",
     "without_checkpoint",
@@ -111,10 +113,20 @@ def sinkhorn_chooses(p: Params) -> str | None:
     return p.where("moe_router_load_balancing_type") if "sinkhorn" in moe.balancing(p) else None
 
 
+def balances_by_nothing(p: Params) -> str | None:
+    return p.where("moe_router_load_balancing_type") if moe.balancing(p) == ["none"] else None
+
+
+def weighs_no_balance(p: Params) -> str | None:
+    """A loss without a weight is none; other ways of balancing need no weight."""
+    has_loss = not {"none", "sinkhorn"} & set(moe.balancing(p))
+    return p.where("moe_aux_loss_coeff") if has_loss and not any(moe.coefficients(p)) else None
+
+
 def has_no_router_losses(p: Params) -> str | None:
-    if p["moe_z_loss_coeff"] is not None or any(moe.coefficients(p)):
+    if p["moe_z_loss_coeff"] is not None or (any(moe.coefficients(p)) and not balances_by_nothing(p)):
         return None
-    return f"{p.where('moe_aux_loss_coeff')}, {p.where('moe_z_loss_coeff')}"
+    return f"{balances_by_nothing(p) or p.where('moe_aux_loss_coeff')}, {p.where('moe_z_loss_coeff')}"
 
 
 def is_plain_router(p: Params) -> str | None:

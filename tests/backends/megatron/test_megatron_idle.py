@@ -72,6 +72,7 @@ MOE: Values = {"num_experts": 4}
 EXPERT_RANKS: Values = {**MOE, "expert_model_parallel_size": 2}
 SIGMOID: Values = {**MOE, "moe_router_score_function": "sigmoid"}
 SINKHORN: Values = {"moe_router_load_balancing_type": "sinkhorn"}
+UNBALANCED: Values = {"moe_router_load_balancing_type": "none"}
 
 UNEVEN = Path(__file__).parents[2] / "data/megatron/uneven_layers.json"
 
@@ -180,8 +181,11 @@ CASES: list[tuple[Values, Values, Values, str]] = [
     ({"moe_router_dtype": "fp64"}, {}, MOE, "num_experts"),
     ({"moe_input_jitter_eps": 0.1}, {}, MOE, "num_experts"),
     ({"router_logit_softcapping": 30.0}, {}, MOE, "num_experts"),
-    ({"moe_router_load_balancing_type": "seq_aux_loss"}, {}, MOE, "num_experts"),
+    ({"moe_grouped_gemm": True}, {}, MOE, "num_experts"),
+    ({"moe_router_load_balancing_type": "seq_aux_loss"}, {}, {**MOE, "moe_aux_loss_coeff": 0.1}, "num_experts"),
+    ({"moe_router_load_balancing_type": "seq_aux_loss"}, MOE, {**MOE, "moe_aux_loss_coeff": 0.1}, "moe_aux_loss_coeff"),
     ({"moe_aux_loss_coeff": 0.1}, {}, MOE, "num_experts"),
+    ({"moe_aux_loss_coeff": 0.1}, {**MOE, **UNBALANCED}, MOE, "moe_router_load_balancing_type"),
     ({"moe_z_loss_coeff": 0.1}, {}, MOE, "num_experts"),
     ({"moe_expert_capacity_factor": 1.5}, {}, MOE, "num_experts"),
     ({"moe_router_force_load_balancing": True}, {}, MOE, "num_experts"),
@@ -211,6 +215,12 @@ CASES: list[tuple[Values, Values, Values, str]] = [
     ({"moe_token_drop_policy": "position"}, MOE, {**MOE, "moe_expert_capacity_factor": 1.0}, "moe_expert_capacity_factor"),
     ({"moe_pad_expert_input_to_capacity": True}, {}, {**MOE, "moe_expert_capacity_factor": 1.0}, "num_experts"),
     ({"moe_per_layer_logging": True}, MOE, {**MOE, "moe_aux_loss_coeff": 0.1}, "moe_aux_loss_coeff"),
+    (
+        {"moe_per_layer_logging": True},
+        {**MOE, **UNBALANCED, "moe_aux_loss_coeff": 0.1},
+        {**MOE, **UNBALANCED, "moe_z_loss_coeff": 0.1},
+        "moe_router_load_balancing_type",
+    ),
     (
         {"moe_router_force_load_balancing_type": "uniform"},
         MOE,
