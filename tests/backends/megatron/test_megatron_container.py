@@ -18,7 +18,6 @@ from primus.engine.config.serialize import dump, from_dict, to_dict
 ENGINE_ONLY = {
     "model.position.yarn_beta_fast",
     "model.position.yarn_beta_slow",
-    "model.position.yarn_correction_range_round_to_int",
     "model.parallel.pipeline_model_parallel_size",
     "model.parallel.context_parallel_size",
 }

@@ -23,7 +23,6 @@ KEYLESS = {
     "run.folder",
     "model.position.yarn_beta_fast",
     "model.position.yarn_beta_slow",
-    "model.position.yarn_correction_range_round_to_int",
 }
 
 
