@@ -1,7 +1,7 @@
 """The feed-forward parts of many experts as one function: y = W2 (p x act(W1 x + b1)) + p x b2 for rows sorted by expert.
 
-What is kept is x, W1 x + b1 and p; the activation is computed again in the backward. Experts are multiplied all at once
-(`grouped`), in one pass over each matrix, or one after the other, whose rows then stay in the cache between the two products.
+What is kept is x, W1 x + b1 and p; the activation is computed again in the backward. Experts are worked on one after the other,
+or (`grouped`) together: all of them on a GPU, as many as fit the cache on a CPU.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,6 +19,8 @@ from primus.engine.parallel.slot import slot_of
 __all__ = ["ExpertForms", "expert_mlp", "expert_mlp_reference"]
 
 Biases = tuple[Tensor, Tensor]
+_CACHED_ROWS = 256
+"""On a CPU, where a product of many experts is a loop, more rows would only leave the cache between the two products."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,12 @@ class ExpertForms:
     """All experts are multiplied at once; False: one after the other."""
     product: Product = product_each
     """The product of all rows that are multiplied at once."""
+
+    def rows_at_once(self, x_MH: Tensor) -> int:
+        """Return how many rows are worked on together before the next expert waits for its turn."""
+        if not self.grouped:
+            return 0
+        return _CACHED_ROWS if x_MH.device.type == "cpu" else len(x_MH)
 
 
 def expert_mlp(
@@ -81,7 +89,7 @@ class _ExpertMLP(torch.autograd.Function):
         ctx.counts, ctx.forms = counts, forms
         ctx.slots = slot_of(w1), slot_of(w2)
         z_MF, y_MH = x_MH.new_empty(len(x_MH), w1.shape[1]), torch.empty_like(x_MH)
-        for rows, experts, part in _stretches(counts, forms.grouped):
+        for rows, experts, part in _stretches(counts, forms.rows_at_once(x_MH)):
             forms.product(x_MH[rows], w1[experts].transpose(1, 2), z_MF[rows], part)
             if b1 is not None:
                 _add_each(z_MF[rows], b1[experts], part)
@@ -99,7 +107,7 @@ class _ExpertMLP(torch.autograd.Function):
         dx_MH, dp_M = torch.empty_like(x_MH), torch.empty_like(p_M)
         dz_MF, a_MF = torch.empty_like(z_MF), z_MF.new_empty(len(z_MF), w2.shape[2])
         forms: ExpertForms = ctx.forms
-        for rows, experts, part in _stretches(ctx.counts, forms.grouped):
+        for rows, experts, part in _stretches(ctx.counts, forms.rows_at_once(x_MH)):
             da_MF = torch.empty_like(a_MF[rows])
             forms.product(dy_MH[rows], w2[experts], da_MF, part)
             forms.activation.backward_(da_MF, z_MF[rows], p_M[rows], Results(dz_MF[rows], dp_M[rows], a_MF[rows]))
@@ -125,12 +133,12 @@ def _sum_each(y_MF: Tensor, counts: Sequence[int]) -> Tensor:
     return torch.stack([y.sum(0) for y in y_MF.split(list(counts))])
 
 
-def _stretches(counts: list[int], grouped: bool) -> list[tuple[slice, slice, list[int]]]:
-    """Return rows and experts that are worked on together, with the number of rows of each."""
-    if grouped:
-        return [(slice(0, sum(counts)), slice(0, len(counts)), counts)]
-    found, start = [], 0
-    for number, count in enumerate(counts):
-        found.append((slice(start, start + count), slice(number, number + 1), [count]))
-        start += count
+def _stretches(counts: list[int], rows_at_once: int) -> list[tuple[slice, slice, list[int]]]:
+    """Return rows and experts that are worked on together, with the number of rows of each: experts until there are so many."""
+    found, start, first = [], 0, 0
+    for number in range(1, len(counts) + 1):
+        part = counts[first:number]
+        if sum(part) >= rows_at_once or number == len(counts):
+            found.append((slice(start, start + sum(part)), slice(first, number), part))
+            start, first = start + sum(part), number
     return found

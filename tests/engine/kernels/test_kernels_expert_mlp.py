@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from primus.engine.kernels import expert_mlp as module
 from primus.engine.kernels.activation import gated_variant, quick_geglu, swiglu
 from primus.engine.kernels.expert_mlp import ExpertForms, expert_mlp, expert_mlp_reference
 from primus.engine.kernels.weighted_activation import AnyWeighted, WeightedGate
@@ -18,7 +19,10 @@ FORMS = {swiglu: WeightedGate(1.0), quick_geglu: WeightedGate(1.702), CLAMPED: A
 @pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("activation", FORMS, ids=["swiglu", "quick_geglu", "clamped"])
-def test_outputs_and_gradients_equal_the_formula(grouped: bool, biased: bool, activation: Callable[[Tensor], Tensor]) -> None:
+def test_outputs_and_gradients_equal_the_formula(
+    monkeypatch: pytest.MonkeyPatch, grouped: bool, biased: bool, activation: Callable[[Tensor], Tensor]
+) -> None:
+    monkeypatch.setattr(module, "_CACHED_ROWS", 4)  # some experts together, some not
     random = torch.Generator().manual_seed(3)
     shapes = [(9, 6), (9,), (4, 8, 6), (4, 6, 4), (4, 8), (4, 6)]
     inputs = [torch.randn(shape, dtype=torch.float64, generator=random).requires_grad_() for shape in shapes]
@@ -31,3 +35,13 @@ def test_outputs_and_gradients_equal_the_formula(grouped: bool, biased: bool, ac
     of = [x, p, w1, w2, *both]
     for mine, right in zip(torch.autograd.grad(ours, of, dy), torch.autograd.grad(theirs, of, dy), strict=True):
         torch.testing.assert_close(mine, right, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("rows_at_once", "together"), [(0, [[3], [0], [5], [1]]), (4, [[3, 0, 5], [1]]), (9, [[3, 0, 5, 1]]), (99, [[3, 0, 5, 1]])]
+)
+def test_experts_are_worked_on_together_until_there_are_enough_rows(rows_at_once: int, together: list[list[int]]) -> None:
+    stretches = module._stretches(COUNTS, rows_at_once)
+    assert [part for _, _, part in stretches] == together
+    assert [row for rows, _, _ in stretches for row in range(rows.start, rows.stop)] == list(range(9))
+    assert [expert for _, experts, _ in stretches for expert in range(experts.start, experts.stop)] == [0, 1, 2, 3]
