@@ -67,8 +67,9 @@ def part_backward(
         return gradients
     if is_plain and q.dtype in (torch.float16, torch.bfloat16):
         none = torch.empty(0, dtype=torch.int64, device=q.device)
+        log_sum = whole.log_sum.contiguous()  # the kernel reads it without strides
         of_flash: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_backward(
-            *(d_out, q, k, v, whole.out, whole.log_sum, None, None, q.shape[2], k.shape[2], 0.0, is_causal, none, none)
+            *(d_out, q, k, v, whole.out, log_sum, None, None, q.shape[2], k.shape[2], 0.0, is_causal, none, none)
         )
         return of_flash
     rule = _causal(q) if is_causal else blocked

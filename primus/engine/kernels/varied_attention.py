@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from primus.engine.kernels.block_attention import Part, part, part_backward
+from primus.engine.kernels.block_attention import Part, merge_, part, part_backward
 from primus.engine.kernels.position_dropout import PositionDropout
 
 __all__ = ["ScoreRule", "sink_gradient", "sink_part", "varied_attention"]
 
 _ROWS = 128
 """Queries of a block at least: fewer run slower."""
-_HELD = 512
-"""Queries of a block at most where its scores are held."""
+_MOST_ROWS = 512
+"""Queries of a block at most where its scores are held, off the CPU, whose cache asks for the fewest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +75,13 @@ def varied_attention(
     return out
 
 
-def sink_part(q_BNSD: Tensor, sink_N: Tensor | None) -> Part:
+def sink_part(q_BNSD: Tensor, v_BNSD: Tensor, sink_N: Tensor | None) -> Part:
     """Return what attention starts from: nothing, or a sink's share of the denominator; sums are kept in at least fp32."""
     wide = torch.promote_types(q_BNSD.dtype, torch.float32)
     log_sum = torch.full(q_BNSD.shape[:3], -torch.inf, dtype=wide, device=q_BNSD.device)
     if sink_N is not None:
         log_sum.copy_(sink_N.detach()[None, :, None])
-    return Part(torch.zeros(q_BNSD.shape, dtype=wide, device=q_BNSD.device), log_sum)
+    return Part(torch.zeros(*q_BNSD.shape[:-1], v_BNSD.shape[-1], dtype=wide, device=q_BNSD.device), log_sum)
 
 
 def sink_gradient(d_out: Tensor, whole: Part, sink_N: Tensor) -> Tensor:
@@ -104,16 +104,12 @@ class _Varied(torch.autograd.Function):
         dropout: PositionDropout | None,
     ) -> Tensor:
         q, k, v = _by_head(q_SBND, k_SBGD, v_SBGD)
-        out = q.new_empty(*q.shape[:-1], v.shape[-1])
-        log_sum = torch.empty(q.shape[:3], dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
+        whole = sink_part(q, v, sink_N)
         for rows, keys, how in _meetings(q, k, mask, rule, dropout):
             made = part(q[:, :, rows], k[:, :, keys], v[:, :, keys], **how)
-            total = made.log_sum
-            if sink_N is not None:
-                total = torch.logaddexp(total, sink_N.detach()[None, :, None].to(total.dtype))
-                made.out = made.out * (made.log_sum - total).exp_().unsqueeze(-1)
-            out[:, :, rows], log_sum[:, :, rows] = made.out, total
-        ctx.save_for_backward(q_SBND, k_SBGD, v_SBGD, out, log_sum, mask, sink_N)
+            merge_(Part(whole.out[:, :, rows], whole.log_sum[:, :, rows]), made)
+        out = whole.out.to(q.dtype)
+        ctx.save_for_backward(q_SBND, k_SBGD, v_SBGD, out, whole.log_sum, mask, sink_N)
         ctx.rule, ctx.dropout = rule, dropout
         return out.permute(2, 0, 1, 3).flatten(2)
 
@@ -149,33 +145,34 @@ def _meetings(
     """Yield blocks of queries with the keys that they can see, and what is blocked and dropped between them."""
     S, K = q.shape[2], k.shape[2]
     positions = torch.arange(K, device=q.device)
-    size = _block(S, rule, holds_scores=mask is not None or dropout is not None or rule.cap is not None)
+    is_free = mask is None and dropout is None and rule.cap is None
+    size = _block(S, rule, is_free=is_free, most=_ROWS if q.device.type == "cpu" else _MOST_ROWS)
     for start in range(0, S, size):
-        stop = min(start + size, S)
-        first, last = K - S + start, K - S + stop
-        begin = rule.first_key(first)
+        rows = slice(start, min(start + size, S))
+        first, last = K - S + rows.start, K - S + rows.stop
+        begin, common = rule.first_key(first), rule.first_key(last - 1)
+        if is_free and common <= first:
+            # Torch's kernels take the keys of the block itself, and those before it that all its queries see.
+            yield rows, slice(first, last), {"blocked": None, "is_causal": True}
+            if common < first:
+                yield rows, slice(common, first), {"blocked": None}
+            if begin < common:
+                edge = slice(begin, common)
+                yield rows, edge, {"blocked": rule.blocked(positions[first:last], positions[edge])[None, None]}
+            continue
         keys = slice(begin, last if mask is None or rule.is_narrow else K)
-        how: dict[str, Any] = {"blocked": None, "cap": rule.cap}
-        if mask is not None:
-            how["blocked"] = mask[:, :, start:stop, keys]
-            if rule.is_narrow:
-                how["blocked"] = how["blocked"] | rule.blocked(positions[first:last], positions[keys])
-        elif begin == first == rule.first_key(last - 1):
-            how["is_causal"] = True
-        else:
-            how["blocked"] = rule.blocked(positions[first:last], positions[keys])[None, None]
-        if dropout is not None:
-            how["factors"] = dropout.factors(q, positions[first:last], positions[keys])
-        yield slice(start, stop), keys, how
+        blocked = None if mask is None else mask[:, :, rows, keys]
+        if mask is None or rule.is_narrow:
+            narrowed = rule.blocked(positions[first:last], positions[keys])[None, None]
+            blocked = narrowed if blocked is None else blocked | narrowed
+        factors = None if dropout is None else dropout.factors(q, positions[first:last], positions[keys])
+        yield rows, keys, {"blocked": blocked, "cap": rule.cap, "factors": factors}
 
 
-def _block(S: int, rule: ScoreRule, *, holds_scores: bool) -> int:
+def _block(S: int, rule: ScoreRule, *, is_free: bool, most: int) -> int:
     """Return the queries of a block: few enough that little is blocked, and that scores, where they are held, are not many."""
-    if rule.window is None and rule.chunk is None and not holds_scores:
-        return S
-    reach = min(rule.window or S, rule.chunk or S)
-    if rule.chunk is not None and rule.window is None and not holds_scores and rule.chunk >= _ROWS:
-        return rule.chunk
-    size = max(_ROWS, min(reach, _HELD))
+    if is_free and rule.window is None:
+        return S if rule.chunk is None else max(rule.chunk, _ROWS - _ROWS % rule.chunk)
+    size = min(most, max(_ROWS, min(rule.window or S, rule.chunk or S) // 4))
     # A block of whole chunks has no keys in vain at its start.
     return size if rule.chunk is None or rule.chunk > size else size - size % rule.chunk

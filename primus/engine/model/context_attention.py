@@ -124,8 +124,7 @@ class _Ring(torch.autograd.Function):
         scores: ScoreRule,
         sink_N: Tensor | None,
     ) -> Tensor:
-        whole = sink_part(q, sink_N)
-        passing = kv.contiguous()
+        whole, passing = sink_part(q, q, sink_N), kv.contiguous()
         for step in range(ring.size):
             following, works = _shift(passing, ring, step < ring.size - 1)
             rows, keys, rule = _meeting(q, passing, mask, ring, step, dropout, scores)

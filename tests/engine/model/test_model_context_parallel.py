@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from primus.engine.config import DistConfig, ParallelConfig
 from primus.engine.kernels.attention import sdpa_attention
-from primus.engine.model.attention import ExplicitAttention
+from primus.engine.kernels.varied_attention import ScoreRule
+from primus.engine.model.attention import ExplicitAttention, FusedAttention
 from primus.engine.model.context_attention import ExchangedAttention, GatheredAttention, RingAttention
 from primus.engine.parallel.context import own_slice
 from primus.engine.parallel.mesh import Mesh, build_mesh, single_mesh
@@ -21,23 +22,26 @@ S, B, N, G, D = 16, 2, 8, 4, 4
 WAYS = ["p2p", "allgather", "a2a", "a2a+p2p"]
 
 
-def attention(way: str, mesh: Mesh, dropout: float) -> nn.Module:
+PLAIN = ScoreRule()
+
+
+def attention(way: str, mesh: Mesh, dropout: float, rule: ScoreRule) -> nn.Module:
     streams = RandomStreams(1, mesh.coordinates)
     if way == "p2p":
-        return RingAttention(mesh.cp, streams, dropout=dropout)
+        return RingAttention(mesh.cp, streams, dropout=dropout, rule=rule)
     if way == "allgather":
-        return GatheredAttention(mesh.cp, streams, dropout=dropout)
+        return GatheredAttention(mesh.cp, streams, dropout=dropout, rule=rule)
     if way == "a2a":
-        return ExchangedAttention(
-            mesh.cp, explicit(mesh, dropout, (mesh.cp.index, mesh.cp.size)) if dropout else sdpa_attention
-        )
+        return ExchangedAttention(mesh.cp, whole_sequences(mesh, dropout, rule, (mesh.cp.index, mesh.cp.size)))
     share = mesh.cp_exchange.index, mesh.cp_exchange.size
-    return ExchangedAttention(mesh.cp_exchange, RingAttention(mesh.cp_ring, streams, dropout=dropout, share=share))
+    return ExchangedAttention(mesh.cp_exchange, RingAttention(mesh.cp_ring, streams, dropout=dropout, rule=rule, share=share))
 
 
-def explicit(mesh: Mesh, dropout: float, share: tuple[int, int] = (0, 1)) -> ExplicitAttention:
+def whole_sequences(mesh: Mesh, dropout: float, rule: ScoreRule, share: tuple[int, int] = (0, 1)) -> nn.Module:
     place: Any = SimpleNamespace(streams=RandomStreams(1, mesh.coordinates))
-    return ExplicitAttention(place, dropout=dropout, softmax_in_fp32=False, share=share)
+    if dropout:
+        return ExplicitAttention(place, dropout=dropout, softmax_in_fp32=False, rule=rule, share=share)
+    return FusedAttention(place, dropout=0.0, rule=rule, share=share)
 
 
 def whole_inputs(dtype: torch.dtype) -> list[Tensor]:
@@ -60,12 +64,12 @@ def gradients(out: Tensor, inputs: list[Tensor], d_out: Tensor) -> list[Tensor]:
     return [out.detach(), *torch.autograd.grad(out, inputs, d_out)]
 
 
-def run(rank: int, way: str, size: int, masked: bool, dtype: torch.dtype, dropout: float) -> list[Tensor]:
+def run(rank: int, way: str, size: int, masked: bool, dtype: torch.dtype, dropout: float, rule: ScoreRule) -> list[Tensor]:
     parallel = ParallelConfig(context_parallel_size=size, hierarchical_context_parallel_sizes=(2, size // 2))
     mesh = build_mesh(parallel, DistConfig(backend="gloo"), torch.device("cpu"))
     *inputs, d_out = (own_slice(x, size, rank, 0).contiguous() for x in whole_inputs(dtype))
     inputs = [x.requires_grad_() for x in inputs]
-    out = attention(way, mesh, dropout)(*inputs, documents_mask() if masked else None)
+    out = attention(way, mesh, dropout, rule)(*inputs, documents_mask() if masked else None)
     return gradients(out, inputs, d_out)
 
 
@@ -84,8 +88,17 @@ def test_half_precision_stays_close(way: str) -> None:
 @pytest.mark.parametrize("masked", [False, True], ids=["causal", "documents"])
 @pytest.mark.parametrize(("way", "size"), [("p2p", 2), ("p2p", 4), ("a2a", 2), ("a2a+p2p", 4)])
 def test_dropout_drops_what_it_drops_of_the_whole_sequence(way: str, size: int, masked: bool) -> None:
-    whole = explicit(single_mesh(), 0.4)
+    whole = whole_sequences(single_mesh(), 0.4, PLAIN)
     check(way, size, masked, torch.float64, 1e-12, whole, dropout=0.4)
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["causal", "documents"])
+@pytest.mark.parametrize("rule", [ScoreRule(window=3, cap=0.9), ScoreRule(chunk=6)], ids=["window", "chunk"])
+@pytest.mark.parametrize("way", WAYS)
+def test_windows_chunks_and_caps(way: str, rule: ScoreRule, masked: bool) -> None:
+    place: Any = SimpleNamespace(streams=RandomStreams(1, single_mesh().coordinates))
+    whole = ExplicitAttention(place, dropout=0.0, softmax_in_fp32=False, rule=rule)
+    check(way, 4, masked, torch.float64, 1e-12, whole, rule=rule)
 
 
 def check(
@@ -96,11 +109,12 @@ def check(
     tolerance: float,
     whole_attention: Callable[..., Tensor] = sdpa_attention,
     dropout: float = 0.0,
+    rule: ScoreRule = PLAIN,
 ) -> None:
     *inputs, d_out = whole_inputs(dtype)
     inputs = [x.requires_grad_() for x in inputs]
     expected = gradients(whole_attention(*inputs, documents_mask() if masked else None), inputs, d_out)
-    results: list[list[Any]] = run_ranks(run, size, way, size, masked, dtype, dropout)
+    results: list[list[Any]] = run_ranks(run, size, way, size, masked, dtype, dropout, rule)
     for rank, parts in enumerate(results):
         for part, whole in zip(parts, expected, strict=True):
             torch.testing.assert_close(part, own_slice(whole, size, rank, 0), rtol=tolerance, atol=tolerance)

@@ -29,13 +29,13 @@ def test_a_model_with_sinks_and_windows_computes_as_megatron_core(tmp_path: Path
         torch.testing.assert_close(found, gradient, **case["tolerance"]["grads"], msg=name)
 
 
-def heads(S: int, K: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    draw = torch.Generator().manual_seed(seed)
+def heads(S: int, K: int, V: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(0)
 
     def tensor(*shape: int) -> Tensor:
         return torch.randn(shape, dtype=torch.float64, generator=draw).requires_grad_()
 
-    return tensor(S, 2, 4, 8), tensor(K, 2, 2, 8), tensor(K, 2, 2, 6), tensor(4)
+    return tensor(S, 2, 4, 8), tensor(K, 2, 2, 8), tensor(K, 2, 2, V), tensor(4)
 
 
 RULES = [
@@ -52,18 +52,29 @@ RULES = [
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
-@pytest.mark.parametrize(("S", "K"), [(12, 12), (300, 300), (5, 12)])
+@pytest.mark.parametrize(("S", "K", "V"), [(12, 12, 6), (300, 300, 6), (300, 300, 8), (150, 300, 8), (5, 12, 6)])
 @pytest.mark.parametrize("has_sinks", [True, False])
-def test_blocks_equal_the_formula(rule: ScoreRule, S: int, K: int, has_sinks: bool) -> None:
+def test_blocks_equal_the_formula(rule: ScoreRule, S: int, K: int, V: int, has_sinks: bool) -> None:
     results = []
     for form in (varied_attention, explicit_attention):
-        q, k, v, sink = heads(S, K)
+        q, k, v, sink = heads(S, K, V)
         out = form(q, k, v, None, rule=rule, sink_N=sink if has_sinks else None)
         inputs = (q, k, v, sink) if has_sinks else (q, k, v)
         gradients = torch.autograd.grad((out * torch.arange(out.numel()).view_as(out).sin()).sum(), inputs)
         results.append((out, *gradients))
     for ours, expected in zip(*results, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("rule", [ScoreRule(window=140), ScoreRule(chunk=140), ScoreRule()], ids=str)
+def test_half_precision_stays_near_the_formula(rule: ScoreRule) -> None:
+    results = []
+    for form, dtype in ((varied_attention, torch.bfloat16), (explicit_attention, torch.float64)):
+        *inputs, sink = heads(300, 300, 8)
+        out = form(*(x.to(dtype) for x in inputs), None, rule=rule, sink_N=sink.float() if dtype == torch.bfloat16 else sink)
+        results.append((out, *torch.autograd.grad(out.sum(), (*inputs, sink))))
+    for ours, expected in zip(*results, strict=True):
+        assert (ours - expected).norm() < 0.02 * expected.norm()
 
 
 def test_a_window_counts_the_token_itself(tmp_path: Path) -> None:
