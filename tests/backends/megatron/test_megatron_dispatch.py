@@ -30,6 +30,7 @@ def test_turbo_deepep_chooses_flex_and_says_so(build: Any) -> None:
             {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads_params"},
             "does not go with sharded weights",
         ),
+        ({"use_torch_fsdp2": True}, "sharded weights (use_torch_fsdp2 true"),
     ],
     ids=str,
 )
