@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from primus.backends.megatron.params import Params
-from primus.backends.megatron.patches.args import moe
+from primus.backends.megatron.patches.args import attention, moe
 from primus.backends.megatron.patches.args.context import communication
 from primus.backends.megatron.patches.args.duration import counts_samples
 from primus.backends.megatron.patches.args.fsdp import is_fsdp, shards
@@ -315,6 +315,8 @@ def is_no_plain_attention(p: Params) -> str | None:
     """Some other form has what attention is asked to do."""
     if p["context_parallel_size"] > 1 and "a2a" not in communication(p):
         return p.where("cp_comm_type")
+    if attention.window(p) is not None and not attention.full_layers(p):
+        return p.where("window_size")
     switches = ("attention_dropout", "use_sink_attention", "attn_logit_softcapping", "apply_query_key_layer_scaling")
     return first(under("attention_backend", "unfused", "local"), *map(under, switches), under("reset_attention_mask"))(p)
 

@@ -8,5 +8,6 @@ block_attention  attention to some of the keys, whose parts add up
 position_dropout dropout of attention by position, of which any piece can be computed
 linear           a linear that writes its weight gradient into the flat gradients
 dropout_add      bias, dropout and residual addition
+pick             the one rule by which an operation gets a form; `triton_forms/` are imported where they run
 cross_entropy    cross entropy over a divided vocabulary, from logits or from hidden states in chunks
 """

@@ -96,6 +96,12 @@ CASES: list[tuple[Values, Values, Values, str]] = [
     ({"use_turbo_attention": True}, {**TURBO, "attention_backend": "unfused"}, TURBO, "attention_backend"),
     ({"use_turbo_attention": True}, {**TURBO, "use_sink_attention": True}, TURBO, "use_sink_attention"),
     ({"use_turbo_attention": True}, {**TURBO, "context_parallel_size": 2}, TURBO, "cp_comm_type"),
+    (
+        {"use_turbo_attention": True},
+        {**TURBO, "window_size": [4, 0]},
+        {**TURBO, "window_size": [4, 0], "window_attn_skip_freq": 2},
+        "window_size",
+    ),
     ({"turbo_sync_free_moe_stage": 2}, GROUPED_TURBO, {**GROUPED_TURBO, **EXPERT_RANKS}, "num_experts"),
     ({"use_turbo_rms_norm": True}, {}, TURBO, "enable_primus_turbo"),
     ({"use_turbo_rms_norm": True}, {**TURBO, "normalization": "LayerNorm"}, TURBO, "normalization"),
