@@ -40,8 +40,8 @@ def turns_are_possible(p: Params) -> Problems:
     by = "use_torch_fsdp2" if p["use_torch_fsdp2"] else "data_parallel_sharding_strategy"
     if p["use_torch_fsdp2"] or shards(p, "optim_grads_params"):
         yield (
-            f"{p.where(key)} does not go with sharded weights ({p.where(by)}): use data_parallel_sharding_strategy: optim_grads "
-            "(with use_megatron_fsdp: true)."
+            f"{p.where(key)} does not go with sharded weights ({p.where(by)}): use data_parallel_sharding_strategy: "
+            "optim_grads with use_megatron_fsdp: true."
         )
 
 
