@@ -1,5 +1,6 @@
 """Mixture of experts: which layers are sparse, and what routers, experts and dispatchers ask of one another."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -122,6 +123,28 @@ def expert_matrices_are_divided_evenly(p: Params) -> Problems:
         name = "moe_ffn_hidden_size" if p["moe_ffn_hidden_size"] is not None else "ffn_hidden_size"
         key = "expert_tensor_parallel_size" if p["expert_tensor_parallel_size"] else "tensor_model_parallel_size"
         yield f"{p.where(name)} is not divisible by {p.where(key)}: use a width that is, or fewer ranks for a matrix."
+
+
+def experts_divide_the_world(p: Params) -> Problems:
+    """The ranks are laid out a second time for experts, and the stages of both layouts are the same ranks."""
+    tensor, pipeline = p["tensor_model_parallel_size"], p["pipeline_model_parallel_size"]
+    dense = tensor * p["context_parallel_size"] * pipeline
+    unit = (p["expert_tensor_parallel_size"] or tensor) * p["expert_model_parallel_size"] * pipeline
+    if p.world_size % dense or unit == dense:
+        return
+    width = "tensor_model_parallel_size" if p["expert_tensor_parallel_size"] is None else "expert_tensor_parallel_size"
+    keys = [key for key in (width, "expert_model_parallel_size", "pipeline_model_parallel_size") if p[key] != 1]
+    product = " x ".join(p.where(key) for key in keys) + (f" = {unit}" if len(keys) > 1 else "")
+    if p.world_size % unit:
+        processes = "1 process" if p.world_size == 1 else f"{p.world_size} processes"
+        unit = math.lcm(unit, dense)
+        nearest = or_list([n for n in (p.world_size // unit * unit, (p.world_size // unit + 1) * unit) if n])
+        yield f"the run has {processes}, no multiple of {product}: start {nearest}, or change the degree."
+    elif p["use_tp_pp_dp_mapping"] and pipeline > 1 and p["expert_model_parallel_size"] > 1:
+        yield (
+            f"{p.where('use_tp_pp_dp_mapping')} with {product} needs as many ranks for the experts of a stage as for its dense "
+            f"parameters ({dense // pipeline}): choose such degrees, or set it to false."
+        )
 
 
 def biases_are_added_once(p: Params) -> Problems:
@@ -321,6 +344,7 @@ RULES: tuple[Rule, ...] = (
     experts_have_a_layer,
     experts_are_divided_evenly,
     expert_matrices_are_divided_evenly,
+    experts_divide_the_world,
     biases_are_added_once,
     tokens_are_split,
     instances_divide_copies,
