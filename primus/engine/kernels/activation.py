@@ -20,6 +20,7 @@ from primus.engine.config.model import Activation
 
 __all__ = [
     "ACTIVATIONS",
+    "GATE_SLOPES",
     "gated_variant",
     "gelu",
     "gelu_tanh",
@@ -29,7 +30,8 @@ __all__ = [
     "swiglu_reference",
 ]
 
-_SLOPES: dict[Activation, float] = {"swiglu": 1.0, "quick_geglu": 1.702}
+GATE_SLOPES: dict[Activation, float] = {"swiglu": 1.0, "quick_geglu": 1.702}
+"""Gates g sigmoid(slope g) u, by name."""
 
 
 def swiglu(x: Tensor) -> Tensor:
@@ -74,7 +76,7 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 def gated_variant(activation: Activation, *, clamp: float | None, offset: float) -> Callable[[Tensor], Tensor]:
     """Return a gated activation of min(g, clamp) and of u between +-clamp, plus offset; None clamps nothing."""
-    return partial(_gated_sigmoid, slope=_SLOPES[activation], clamp=math.inf if clamp is None else clamp, offset=offset)
+    return partial(_gated_sigmoid, slope=GATE_SLOPES[activation], clamp=math.inf if clamp is None else clamp, offset=offset)
 
 
 def _gated_sigmoid(x: Tensor, *, slope: float, clamp: float = math.inf, offset: float = 0.0) -> Tensor:

@@ -11,13 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from primus.engine.config.model import Activation
-from primus.engine.kernels.activation import ACTIVATIONS
+from primus.engine.kernels.activation import ACTIVATIONS, GATE_SLOPES
 from primus.engine.kernels.pick import Form
 
 __all__ = ["AnyWeighted", "Results", "WeightedActivation", "WeightedGate", "weighted_activation"]
-
-_SLOPES: dict[Activation, float] = {"swiglu": 1.0, "quick_geglu": 1.702}
-"""Gates g sigmoid(slope g) u."""
 
 
 class Results(NamedTuple):
@@ -43,7 +40,7 @@ class WeightedActivation(Protocol):
 
 def weighted_activation(name: Activation, form: Form) -> WeightedActivation:
     """Return the form of an activation; those without a gate have the portable one alone."""
-    slope = _SLOPES.get(name)
+    slope = GATE_SLOPES.get(name)
     if slope is None:
         return AnyWeighted(ACTIVATIONS[name])
     if form == "triton":

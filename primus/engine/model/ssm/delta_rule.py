@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from primus.engine.config.ssm import SCAN_CHUNK
+from primus.engine.model.ssm.scan import between
 
 __all__ = ["gated_delta_rule"]
 
@@ -23,7 +24,7 @@ def gated_delta_rule(
     q, k, v = (_chunks(x.to(dtype), chunk) for x in (q_SBND, k_SBND, v_SBND))
     log, write = (_chunks(x.to(dtype)[..., None], chunk) for x in (log_SBN, write_SBN))
     log = log.cumsum(-2)
-    kept = _between(log[..., 0])
+    kept = between(log[..., 0])
     system = torch.eye(chunk, dtype=dtype, device=q.device) + (write * k @ k.mT * kept).tril(-1)
     written = torch.linalg.solve_triangular(system, torch.cat((write * v, write * k * torch.exp(log)), -1), upper=False)
     from_tokens, from_state = written.split([v.shape[-1], k.shape[-1]], dim=-1)
@@ -42,10 +43,3 @@ def _chunks(x: Tensor, chunk: int) -> Tensor:
     """Return [chunks, B, N, tokens, D]; zeros fill the last one: they write nothing."""
     padded = F.pad(x, (0, 0, 0, 0, 0, 0, 0, -len(x) % chunk))
     return padded.view(-1, chunk, *x.shape[1:]).permute(0, 2, 3, 1, 4)
-
-
-def _between(log: Tensor) -> Tensor:
-    """Return what is left at token l of what was there at m, [..., l, m]; 0 where m is later than l."""
-    difference = log[..., :, None] - log[..., None, :]
-    later = torch.ones(difference.shape[-2:], dtype=torch.bool, device=log.device).triu(1)
-    return torch.exp(difference.masked_fill(later, -torch.inf))

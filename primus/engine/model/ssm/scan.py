@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from primus.engine.config.ssm import SCAN_CHUNK
 
-__all__ = ["selective_scan"]
+__all__ = ["between", "selective_scan"]
 
 
 def selective_scan(
@@ -27,7 +27,7 @@ def selective_scan(
     x = _chunks(x_SBND.to(dtype), chunk).unflatten(-2, (groups, -1)) * dt[..., None]
     b, c = (_chunks(m.to(dtype), chunk) for m in (b_SBGZ, c_SBGZ))
     log = (dt * decay_N.to(dtype).unflatten(0, (groups, -1))).movedim(1, -1).cumsum(-1)  # [chunks, B, G, R, tokens]
-    within = torch.einsum("clbgz,cmbgz->cbglm", c, b)[:, :, :, None] * _between(log)
+    within = torch.einsum("clbgz,cmbgz->cbglm", c, b)[:, :, :, None] * between(log)
     left = torch.exp(log[..., -1:] - log).movedim(-1, 1)
     made = torch.einsum("cmbgz,cmbgrd->cbgrzd", b, x * left[..., None])
     state = torch.einsum("bgrij,jbgrzd->ibgrzd", _handed_on(log[..., -1]), made)
@@ -36,17 +36,17 @@ def selective_scan(
     return y.flatten(0, 1).flatten(2, 3)[:length]
 
 
-def _chunks(x: Tensor, chunk: int) -> Tensor:
-    """Return [chunks, tokens, ...]; zeros fill the last one, which leave the state alone."""
-    padded = F.pad(x, (*(0, 0) * (x.dim() - 1), 0, -len(x) % chunk))
-    return padded.view(-1, chunk, *x.shape[1:])
-
-
-def _between(log: Tensor) -> Tensor:
+def between(log: Tensor) -> Tensor:
     """Return what is left at token l of what came in at m, [..., l, m]; 0 where m is later than l."""
     difference = log[..., :, None] - log[..., None, :]
     later = torch.ones(difference.shape[-2:], dtype=torch.bool, device=log.device).triu(1)
     return torch.exp(difference.masked_fill(later, -torch.inf))
+
+
+def _chunks(x: Tensor, chunk: int) -> Tensor:
+    """Return [chunks, tokens, ...]; zeros fill the last one, which leave the state alone."""
+    padded = F.pad(x, (*(0, 0) * (x.dim() - 1), 0, -len(x) % chunk))
+    return padded.view(-1, chunk, *x.shape[1:])
 
 
 def _handed_on(total: Tensor) -> Tensor:
