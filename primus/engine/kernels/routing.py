@@ -106,12 +106,17 @@ def best(scores_NE: Tensor, k: int, groups: tuple[int, int] | None = None) -> Te
     return scores_NE.topk(k, dim=-1).indices
 
 
-def balance_scores(logits_NE: Tensor, k: int, score: Score) -> tuple[Tensor, Tensor]:
-    """Return the full-width scores of the balance loss, and the map of the plain choice (no groups, no bias)."""
+def balance_scores(logits_NE: Tensor, k: int, score: Score, plain_NE: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the full-width scores of the balance loss, and the map of the plain choice (no groups, no bias).
+
+    That map may be given, where routing has chosen so already.
+    """
     wide_NE = _widened(logits_NE)
     scores_NE = _SCORES["pre_softmax" if score == "softmax" else score](wide_NE)
     if score != "softmax":
         scores_NE = scores_NE / (scores_NE.sum(-1, keepdim=True) + _TINY)
+    if plain_NE is not None:
+        return scores_NE, plain_NE
     chosen_Nk = scores_NE.detach().topk(k, dim=-1).indices
     return scores_NE, torch.zeros_like(logits_NE, dtype=torch.bool).scatter_(1, chosen_Nk, True)
 

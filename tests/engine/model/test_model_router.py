@@ -8,7 +8,9 @@ import torch
 from oracle import model_of
 from torch import Tensor
 
+from primus.engine.kernels.routing import balance_scores
 from primus.engine.model.gpt import GPTModel
+from primus.engine.model.moe import losses
 from primus.engine.model.moe.layer import MoELayer
 from primus.engine.model.moe.router import Router
 
@@ -139,3 +141,29 @@ def test_tokens_that_fill_experts_up_do_not_count_for_the_bias(tmp_path: Path) -
     assert dropping.tokens_per_expert is not None
     assert dropping.tokens_per_expert.min() < 16
     assert torch.equal(dropping.tokens_per_expert, filling.tokens_per_expert)
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_known"),
+    [
+        ({}, True),
+        ({"moe_router_score_function": "sigmoid"}, True),
+        ({"moe_expert_capacity_factor": 0.5}, True),
+        ({"moe_router_score_function": "sigmoid", "moe_router_enable_expert_bias": True}, False),
+        ({"moe_router_num_groups": 2, "moe_router_group_topk": 1}, False),
+    ],
+)
+def test_losses_choose_themselves_only_where_routing_chooses_otherwise(
+    keys: dict[str, Any], is_known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Tensor | None] = []
+
+    def noted(logits: Tensor, k: int, score: Any, plain: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        given.append(plain)
+        scores, chosen = balance_scores(logits, k, score)
+        assert plain is None or torch.equal(plain, chosen), "the choice before capacity drops any"
+        return scores, chosen
+
+    monkeypatch.setattr(losses, "balance_scores", noted)
+    router(tmp_path, moe_router_load_balancing_type="aux_loss", moe_aux_loss_coeff=0.1, **keys)(tokens())
+    assert [each is not None for each in given] == [is_known]

@@ -68,23 +68,23 @@ class RouterLosses:
         self.gradient, self._seen = gradient, None
         self._shares.clear()
 
-    def attach(self, weights_NE: Tensor, logits_SBE: Tensor) -> Tensor:
-        """Let the backward of the router's weights start that of its losses."""
+    def attach(self, weights_NE: Tensor, logits_SBE: Tensor, plain_NE: Tensor | None = None) -> Tensor:
+        """Let the backward of the router's weights start that of its losses; `plain_NE` is the plain choice, if it is known."""
         gradient = self.gradient
         if self.counts_tokens:
             gradient *= logits_SBE.shape[0] * logits_SBE.shape[1] * self._parts
-        for name, coefficient, loss in self._losses(logits_SBE):
+        for name, coefficient, loss in self._losses(logits_SBE, plain_NE):
             if not self._streams.is_replaying:
                 known = self.sums.get(name)
                 self.sums[name] = loss.detach() if known is None else known + loss.detach()
             weights_NE = _Attach.apply(weights_NE, loss, gradient * coefficient)
         return weights_NE
 
-    def _losses(self, logits_SBE: Tensor) -> Iterator[tuple[str, float, Tensor]]:
+    def _losses(self, logits_SBE: Tensor, plain_NE: Tensor | None) -> Iterator[tuple[str, float, Tensor]]:
         c, kinds = self._config, _balances(self._config)
         if kinds:
             S, B, E = logits_SBE.shape
-            scores_NE, plain_NE = balance_scores(logits_SBE.flatten(0, 1), c.router_topk, c.router_score_function)
+            scores_NE, plain_NE = balance_scores(logits_SBE.flatten(0, 1), c.router_topk, c.router_score_function, plain_NE)
             q_BE, n_BE = scores_NE.view(S, B, E).sum(0), plain_NE.view(S, B, E).sum(0)
             for group in self._groups:
                 all_reduce_(n_BE, group)

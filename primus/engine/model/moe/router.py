@@ -46,6 +46,9 @@ class Router(nn.Module):
         self.register_buffer("expert_bias", zeros)
         self.register_buffer("tokens_per_expert", zeros if zeros is None else zeros.clone(), persistent=False)
         self.losses = RouterLosses(config, place)
+        # Then its losses need no choice of their own.
+        is_free = config.router_group_topk is None and "sinkhorn" not in config.router_load_balancing_type
+        self._chooses_plainly = is_free and not config.router_enable_expert_bias
         self._microbatch = WholeMicrobatch(place)
 
     def forward(self, x_SBH: Tensor) -> Routing:
@@ -62,7 +65,8 @@ class Router(nn.Module):
         if self.config.expert_capacity_factor is not None:
             weights_NE, map_NE = self._limit(weights_NE, map_NE, self.config.expert_capacity_factor, B)
         if self.training and torch.is_grad_enabled():
-            weights_NE = self.losses.attach(weights_NE, logits_NE.view(S, B, -1))
+            plain_NE = chosen_NE if self._chooses_plainly else None
+            weights_NE = self.losses.attach(weights_NE, logits_NE.view(S, B, -1), plain_NE)
             if self.tokens_per_expert is not None and not self.streams.is_replaying:
                 # Tokens that only fill an expert up would hide who is short of them.
                 self.tokens_per_expert += (map_NE & chosen_NE).sum(0)
