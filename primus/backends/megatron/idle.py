@@ -11,6 +11,7 @@ from primus.backends.megatron.params import Notices, Params, Unreadable
 from primus.backends.megatron.patches.args.turbo import SWITCHES
 from primus.backends.megatron.reasons import (
     Why,
+    attends_nowhere,
     backend_decides,
     balances_by_nothing,
     cuts_sequences,
@@ -200,6 +201,8 @@ _MODEL = (
     Idle(("rope_scaling_factor",), without("use_rope_scaling")),
 )
 _SINKS = (
+    Idle(("window_size", "attention_chunk_size", "use_sink_attention", "attn_logit_softcapping"), attends_nowhere),
+    Idle(("multi_latent_attention", "attention_output_gate", "post_self_attn_layernorm", "no_rope_freq"), attends_nowhere),
     Idle(("sink_sliding_window",), without("use_sink_attention")),
     Idle(("sink_window_even_layers_only",), first(without("use_sink_attention"), without("sink_sliding_window"))),
     Idle(("window_attn_skip_freq",), without("window_size")),

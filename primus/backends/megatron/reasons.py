@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from primus.backends.megatron.params import Params
-from primus.backends.megatron.patches.args import attention, moe
+from primus.backends.megatron.patches.args import attention, blocks, moe
 from primus.backends.megatron.patches.args.context import communication
 from primus.backends.megatron.patches.args.duration import counts_samples
 from primus.backends.megatron.patches.args.fsdp import is_fsdp, shards
@@ -17,6 +17,7 @@ from primus.backends.megatron.patches.args.tokenizer import NEEDS
 
 __all__ = [
     "Why",
+    "attends_nowhere",
     "backend_decides",
     "balances_by_nothing",
     "cuts_sequences",
@@ -326,6 +327,14 @@ def has_no_gate(p: Params) -> str | None:
     if p["swiglu"] or p["quick_geglu"]:
         return None
     return f"{p.where('swiglu')}, {p.where('quick_geglu')}"
+
+
+def attends_nowhere(p: Params) -> str | None:
+    """All layers mix tokens in other ways, or not at all."""
+    if "attention" in (blocks.mixing(p) or ("attention",)):
+        return None
+    said = next((key for key in (blocks.VARIANT, "lfm_layer_types") if p[key]), "model_type")
+    return f"no layer has attention, {p.where(said)}"
 
 
 def is_not_plain_gelu(p: Params) -> str | None:
