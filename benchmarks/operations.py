@@ -27,7 +27,13 @@ from primus.engine.kernels.expert_mlp import ExpertForms, expert_mlp, expert_mlp
 from primus.engine.kernels.grouped_linear import product_each, product_form
 from primus.engine.kernels.norm import rms_norm, rms_norm_form, rms_norm_reference
 from primus.engine.kernels.permute import add_rows, take_rows
-from primus.engine.kernels.weighted_activation import AnyWeighted, WeightedGate, weighted_activation
+from primus.engine.kernels.weighted_activation import (
+    AnyWeighted,
+    Results,
+    WeightedActivation,
+    WeightedGate,
+    weighted_activation,
+)
 
 Form = Callable[[], Any]
 GPU = torch.cuda.is_available()
@@ -88,13 +94,25 @@ def norms() -> Iterator[tuple[str, dict[str, Form]]]:
 
 def activations() -> Iterator[tuple[str, dict[str, Form]]]:
     """Gated activation of rows, with a weight for each."""
-    z, p, dy = draw(2 * TOKENS, 2 * WIDTH), draw(2 * TOKENS), draw(2 * TOKENS, WIDTH)
+    rows = 2 * TOKENS if GPU else 2 * TOKENS // EXPERTS  # on a CPU experts take turns
+    z, p, dy = draw(rows, 2 * WIDTH), draw(rows), draw(rows, WIDTH)
+
+    def by(gate: WeightedActivation) -> Form:
+        def run() -> None:
+            with torch.no_grad():
+                gate.forward(z, p)
+                gate.backward_(dy.clone(), z, p, Results(torch.empty_like(z), torch.empty_like(p), torch.empty_like(dy)))
+
+        return run
+
     forms: dict[str, Form] = {
-        "ours": both(lambda: swiglu(z) * p[:, None], (z, p), dy),
+        "ours": by(WeightedGate(1.0)),
         "formula": both(lambda: swiglu_reference(z) * p[:, None], (z, p), dy),
     }
+    if GPU:
+        forms["triton"] = by(weighted_activation("swiglu", "triton"))
     forms |= compiled(lambda z, p: swiglu_reference(z) * p[:, None], (z, p), dy)
-    yield f"swiglu of {2 * TOKENS} x {2 * WIDTH} times a weight a row", forms
+    yield f"swiglu of {rows} x {2 * WIDTH} times a weight a row", forms
 
 
 def experts() -> Iterator[tuple[str, dict[str, Form]]]:
