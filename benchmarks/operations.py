@@ -98,10 +98,12 @@ def activations() -> Iterator[tuple[str, dict[str, Form]]]:
     z, p, dy = draw(rows, 2 * WIDTH), draw(rows), draw(rows, WIDTH)
 
     def by(gate: WeightedActivation) -> Form:
+        da, results = torch.empty_like(dy), Results(torch.empty_like(z), torch.empty_like(p), torch.empty_like(dy))
+
+        @torch.no_grad()
         def run() -> None:
-            with torch.no_grad():
-                gate.forward(z, p)
-                gate.backward_(dy.clone(), z, p, Results(torch.empty_like(z), torch.empty_like(p), torch.empty_like(dy)))
+            gate.forward(z, p)
+            gate.backward_(da.copy_(dy), z, p, results)
 
         return run
 
