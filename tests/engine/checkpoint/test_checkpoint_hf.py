@@ -316,6 +316,9 @@ LLAMA3 = read_config(RECORDED / "llama3_rope")["rope_parameters"]
         ("qwen2", {"layer_types": ["full_attention"]}, "layer_types has 1"),
         ("qwen2", {"layer_types": ["full_attention", "sliding_attention"]}, "sliding_window is missing"),
         ("deepseek_v3", {"topk_group": 3}, "num_experts_per_tok is 4 and topk_group 3"),
+        ("mixtral", {"num_experts_per_tok": 99}, "num_experts_per_tok is 99; it is at most the number of experts, "),
+        ("deepseek_v3", {"n_group": 3}, "n_group is 3; it must divide n_routed_experts, "),
+        ("deepseek_v3", {"n_group": 2, "topk_group": 3, "num_experts_per_tok": 6}, "topk_group is 3; it is at most n_group, 2"),
         ("deepseek_v3", {"quantization_config": {"quant_method": "fp8"}}, "save them in bfloat16 first"),
     ],
 )

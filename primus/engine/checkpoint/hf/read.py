@@ -1,7 +1,7 @@
 """`config.json` as a model of ours. What a model of ours cannot be is refused, all of it in one message."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -169,6 +169,12 @@ class _Reader:
         return range(layers) if self._family == "qwen3_moe" else range(self._size("max_window_layers"), layers)
 
     def _experts(self, layers: int) -> MoEConfig:
+        moe = self._mixture(layers)
+        if not self.problems:
+            self.problems += _impossible_choice(moe)
+        return moe
+
+    def _mixture(self, layers: int) -> MoEConfig:
         if self._family in ("mixtral", "gpt_oss"):
             return MoEConfig(
                 num_experts=self._size("num_local_experts"),
@@ -283,3 +289,20 @@ class _Reader:
             return float(value)
         self.problems.append(f"{name} is {value!r}; it is a number")
         return default
+
+
+def _impossible_choice(moe: MoEConfig) -> Iterator[str]:
+    """Tell of tokens that ask for more experts than they can have."""
+    experts, topk, groups, best = moe.num_experts, moe.router_topk, moe.router_num_groups, moe.router_group_topk
+    if experts is None:
+        return
+    if topk > experts:
+        yield f"num_experts_per_tok is {topk}; it is at most the number of experts, {experts}"
+    if groups is None or best is None:
+        return
+    if experts % groups:
+        yield f"n_group is {groups}; it must divide n_routed_experts, {experts}"
+    elif best > groups:
+        yield f"topk_group is {best}; it is at most n_group, {groups}"
+    elif topk > (reach := experts // groups * best):
+        yield f"num_experts_per_tok is {topk}; topk_group {best} of n_group {groups} have {reach} experts"
