@@ -5,6 +5,7 @@ a folder that gets its name only when all is there.
 """
 
 import os
+import signal
 import subprocess
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +21,7 @@ from primus.engine.checkpoint.hf.likeness import differences
 from primus.engine.checkpoint.hf.new_folder import new_folder
 from primus.engine.checkpoint.hf.read import CONFIG, ORIGINAL, model_in
 from primus.engine.config.model import ModelConfig
-from primus.errors import ConfigError
+from primus.errors import ConfigError, RunError
 
 __all__ = ["app"]
 
@@ -81,8 +82,11 @@ def export_hf(
 def _run(command: list[str]) -> None:
     """Move weights; an error has been told there."""
     code = subprocess.run(command, check=False).returncode
+    if code < 0:
+        hint = "; a machine that runs out of memory does that" if -code == signal.SIGKILL else ""
+        raise RunError(f"the process that moves weights was ended by {signal.Signals(-code).name}{hint}")
     if code:
-        raise typer.Exit(code if code > 0 else 3)
+        raise typer.Exit(code)
 
 
 def _preset(model: ModelConfig, family: str, source: Path, tokenizer: Path | None) -> str:

@@ -87,6 +87,15 @@ def test_a_verb_that_is_told_to_end_leaves_nothing(primus: Primus, folder: Path,
     assert [each.name for each in folder.iterdir()] == ["tiny.yaml"]
 
 
+def test_a_verb_says_that_its_process_was_killed(primus: Primus, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = subprocess.CompletedProcess[bytes]([], -signal.SIGKILL)
+    monkeypatch.setattr("primus.cli.checkpoint.subprocess.run", lambda *_, **__: killed)
+    ended = primus("checkpoint", "import-hf", "--hf-path", str(RECORDED / "llama"), "--out", "ckpt")
+    assert ended.code == 3
+    assert "error: the process that moves weights was ended by SIGKILL; a machine that runs out of memory" in ended.err
+    assert [each.name for each in folder.iterdir()] == ["tiny.yaml"]
+
+
 def test_weights_of_another_model_than_the_experiments_are_refused(primus: Primus) -> None:
     words = ("checkpoint", "import-hf", "--hf-path", str(RECORDED / "qwen2"), "--out", "ckpt", "--config", "tiny.yaml")
     refused = primus(*words)
