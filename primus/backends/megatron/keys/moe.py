@@ -39,7 +39,7 @@ ROWS = section(
     live("moe_router_group_topk", "int?", "model.moe.router_group_topk", minimum=1,
             doc="Groups that a token may choose experts from; setting it switches the two stages on."),
     live("moe_router_topk_scaling_factor", "float?", "model.moe.router_topk_scaling_factor",
-            doc="Factor on the chosen experts' weights, not on the logits."),
+            doc="Factor on the chosen experts' weights, not on the logits. Null or 0: none."),
     live("moe_router_enable_expert_bias", "bool", "model.moe.router_enable_expert_bias",
             doc="Add a bias to scores that are not softmax's, for the choice only; it follows the load instead of a loss."),
     live("moe_router_bias_update_rate", "float", "model.moe.router_bias_update_rate", minimum=0,

@@ -9,9 +9,9 @@ __all__ = ["ROWS"]
 ROWS = section(
     "10.7",
     live("final_logit_softcapping", "float?", "model.final_logit_softcapping",
-            doc="Soft cap on the output logits, before the loss and in generation. Null: none."),
+            doc="Soft cap on the output logits, before the loss and in generation. Null, 0 or negative: none."),
     live("attn_logit_softcapping", "float?", "model.attention.soft_cap",
-            doc="Soft cap on scaled attention scores before the mask. Null: none."),
+            doc="Soft cap on scaled attention scores before the mask. Null, 0 or negative: none."),
     live("router_logit_softcapping", "float?", "model.moe.router_logit_softcapping",
-            doc="Soft cap on router logits before experts are chosen. Null: none."),
+            doc="Soft cap on router logits before experts are chosen. Null, 0 or negative: none."),
 )
