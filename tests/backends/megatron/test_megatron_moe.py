@@ -133,6 +133,7 @@ REFUSED: list[tuple[str, int, dict[str, Any], str]] = [
         {"moe_router_load_balancing_type": ["aux_loss", "none"], "moe_aux_loss_coeff": [0.1, 0.0]},
         "a list is of different losses",
     ),
+    ("unbalancing", 1, {"moe_aux_loss_coeff": -0.1}, "moe_aux_loss_coeff -0.1 (exp.yaml:"),
     ("shared", 2, {**TP2, "moe_shared_expert_intermediate_size": 7}, "moe_shared_expert_intermediate_size 7"),
     (
         "overlap",

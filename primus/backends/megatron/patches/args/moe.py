@@ -252,6 +252,8 @@ def balancing_is_consistent(p: Params) -> Problems:
     if num_experts(p) is None:
         return
     kinds, weights = balancing(p), coefficients(p)
+    if any(weight < 0 for weight in weights):
+        yield f"{p.where('moe_aux_loss_coeff')} below 0 would drive tokens to few experts: use 0 or more."
     if len(kinds) != len(weights):
         yield (
             f"{p.where('moe_router_load_balancing_type')} and {p.where('moe_aux_loss_coeff')} differ in length: give each "
