@@ -51,9 +51,10 @@ class Layout:
         dense, expert = "tensor x context x pipeline", "expert tensor x expert x pipeline"
         for name, unit in ((dense, self._dense_unit), (expert, self._expert_unit)):
             if self.world_size % unit:
+                fitting = {max(1, self.world_size // unit) * unit, (self.world_size // unit + 1) * unit}
                 raise ConfigError(
                     f"{self.world_size} processes cannot be divided into groups of {unit} ({name} parallel size); "
-                    f"use {max(1, self.world_size // unit) * unit} or {(self.world_size // unit + 1) * unit} processes"
+                    f"use {' or '.join(map(str, sorted(fitting)))} processes (--nproc-per-node, or --world-size for a plan)"
                 )
         if self.use_tp_pp_dp_mapping and self.pipeline > 1 and self.expert > 1 and self._expert_unit != self._dense_unit:
             raise ConfigError(

@@ -551,8 +551,10 @@ def notes_about(key: str, notices: list[str]) -> list[str]:
 def ranks_of(values: Values) -> int:
     if values.get("replication_jump"):
         return 2
-    degrees = (f"{axis}_parallel_size" for axis in ("tensor_model", "pipeline_model", "context"))
-    return math.prod(int(values.get(degree, 1)) for degree in degrees)
+    tensor, pipeline, context, expert = (
+        int(values.get(f"{axis}_parallel_size", 1)) for axis in ("tensor_model", "pipeline_model", "context", "expert_model")
+    )
+    return math.lcm(tensor * context, int(values.get("expert_tensor_parallel_size", tensor)) * expert) * pipeline
 
 
 @pytest.mark.parametrize(("chosen", "idle", "acting", "reason"), CASES, ids=lambda part: str(part)[:50])
@@ -560,11 +562,11 @@ def test_a_key_speaks_where_it_is_idle_and_is_silent_where_it_acts(
     build: Any, chosen: Values, idle: Values, acting: Values, reason: str
 ) -> None:
     key = next(iter(chosen))
-    (line,) = notes_about(key, build({**idle, **chosen}, world_size=ranks_of(idle)).notices)
+    (line,) = notes_about(key, build({**idle, **chosen}, world_size=ranks_of({**idle, **chosen})).notices)
     assert "(exp.yaml:" in line
     assert f"{reason} " in line.partition(" no effect: ")[2]
     others = {**acting, **chosen}
-    assert notes_about(key, build(others, world_size=ranks_of(acting)).notices) == []
+    assert notes_about(key, build(others, world_size=ranks_of(others)).notices) == []
 
 
 def test_the_cases_cover_the_table() -> None:
