@@ -24,8 +24,8 @@ ROWS = section(
     live("tokenizer_model", "str?", "tokenizer.model",
          doc="Folder, file or hub id of the tokenizer."),
     live("vocab_size", "int?", "tokenizer.vocab_size, model.vocab_size", minimum=1,
-         doc="Vocabulary of Null and Tik tokenizers (131072 with mock data); the others bring their own, and it gives the model "
-             "more rows than they have ids."),
+         doc="Vocabulary of Null and Tik tokenizers (131072 with mock data); the others bring their own, and it gives the "
+             "model more rows than they have ids."),
     live("vocab_file", "path?", "tokenizer.vocab_file",
          doc="Vocabulary table of a byte-pair or WordPiece tokenizer."),
     live("vocab_extra_ids", "int", "tokenizer.vocab_extra_ids", minimum=0,
