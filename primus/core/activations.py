@@ -143,7 +143,7 @@ def _delta_width(model: ModelConfig) -> int:
     """Return what a gated delta net keeps of a token, counted as if all were of the compute dtype.
 
     The convolution's input, output and what silu makes of it, and the output; in fp32 queries and keys for each value head as
-    they come, of unit length, decayed and in the triangular system, values likewise, pairs of a chunk, and the states of chunks.
+    they come, of unit length, decayed and in the triangular system, values likewise, pairs of a chunk, and states of chunks.
     """
     d = model.delta
     keys, pairs = d.num_value_heads * d.key_head_dim, 5 * d.num_value_heads * SCAN_CHUNK
