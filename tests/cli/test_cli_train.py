@@ -46,13 +46,13 @@ def test_notices_are_one_line_each_on_stderr(primus, became):
 
 
 def test_every_mistake_is_in_one_block_and_nothing_is_written(primus, became, folder):
-    outcome = primus("train", "pretrain", "--config", "tiny.yaml", "micro_batchsize=2", "--lr", "fast", "num_experts=8")
+    outcome = primus("train", "pretrain", "--config", "tiny.yaml", "micro_batchsize=2", "--lr", "fast", "fp8=hybrid")
     assert (outcome.code, became) == (2, [])
     lines = outcome.err.splitlines()
     assert lines[0] == "error: 3 problems"
     assert any("micro_batchsize 2 (cli) is not a known key. Did you mean micro_batch_size" in line for line in lines)
     assert any("lr fast (cli) must be a number" in line for line in lines)
-    assert any("num_experts is not implemented yet" in line for line in lines)
+    assert any("fp8 is not implemented yet" in line for line in lines)
     assert "Traceback" not in outcome.err
     assert not (folder / "out").exists()
 

@@ -24,7 +24,7 @@ from primus.engine.train.callbacks.collection import GarbageCollection
 from primus.engine.train.callbacks.replicas import ReplicaCheck
 from primus.engine.train.callbacks.stop import Stopping
 from primus.engine.train.pretrain import pretrain
-from primus.errors import InputError, PrimusError
+from primus.errors import ConfigError, PrimusError
 
 pytestmark = pytest.mark.slow  # whole runs
 
@@ -269,10 +269,10 @@ def _fails(_rank: int, container: ConfigContainer) -> str:
     return "\n".join(messages)
 
 
-def test_a_container_that_asks_for_an_unbuilt_layout_is_refused(tmp_path: Path) -> None:
+def test_a_container_that_asks_for_more_ranks_than_there_are_is_refused(tmp_path: Path) -> None:
     container = build_container(tmp_path, "run", 1, {})
     parallel = replace(container.model.parallel, expert_model_parallel_size=2)
-    with pytest.raises(InputError, match="expert parallel size 2: not implemented yet"):
+    with pytest.raises(ConfigError, match="1 processes cannot be divided into groups of 2"):
         pretrain(replace(container, model=replace(container.model, parallel=parallel)), process_start=0.0)
 
 
