@@ -16,7 +16,7 @@ from primus.engine.model.gpt import GPTModel
 from primus.engine.parallel.mesh import single_mesh
 from primus.engine.parallel.random import RandomStreams
 
-__all__ = ["load_weights", "model_of", "read", "under"]
+__all__ = ["check_model", "load_weights", "model_of", "read", "under"]
 
 
 def read(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -39,6 +39,21 @@ def model_of(folder: Path, case: Mapping[str, Any], **more: Any) -> GPTModel:
         streams=RandomStreams(1, mesh.coordinates),
     )
     return model
+
+
+def check_model(model: GPTModel, case: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Hold a whole model to a case: logits, losses, every recorded gradient, the norm of all of them."""
+    load_weights(model, under(tensors, "w/"))
+    inputs, mask = (tensors["in/input_ids"], tensors["in/position_ids"]), tensors["in/loss_mask"]
+    with torch.no_grad():
+        torch.testing.assert_close(model(*inputs), tensors["out/logits"], **case["tolerance"]["logits"])
+    losses = model(*inputs, labels_BS=tensors["in/labels"])
+    torch.testing.assert_close(losses, tensors["out/loss_per_token"], rtol=1e-4, atol=1e-5)
+    ((losses * mask).sum() / mask.sum()).backward()
+    for name, gradient in under(tensors, "g/").items():
+        torch.testing.assert_close(model.get_parameter(name).grad, gradient, **case["tolerance"]["grads"], msg=name)
+    norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+    torch.testing.assert_close(norm.item(), case["grad_norms"]["__total__"], rtol=1e-3, atol=0.0)
 
 
 def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

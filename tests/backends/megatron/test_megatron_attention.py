@@ -75,3 +75,9 @@ def test_heads_are_normed_each_or_together(build: Any) -> None:
 def test_refused(problems_of: Any, keys: dict[str, Any], message: str) -> None:
     problems = problems_of({**ROPE, **keys}, world_size=math.prod(keys.get(key, 1) for key in RANKS))
     assert any(message in problem for problem in problems), problems
+
+
+def test_a_window_that_no_layer_has_is_refused(problems_of: Any) -> None:
+    (problem,) = problems_of({"window_size": [4, 0], "window_attn_skip_freq": 1})
+    assert problem.startswith("window_attn_skip_freq 1 (exp.yaml:")
+    assert "set it to null, or to 2 or more" in problem

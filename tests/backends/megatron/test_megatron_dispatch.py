@@ -8,12 +8,16 @@ EP2: dict[str, Any] = {"num_experts": 4, "expert_model_parallel_size": 2, "moe_t
 TURNS: dict[str, Any] = {**EP2, "overlap_moe_expert_parallel_comm": True}
 
 
-def test_turbo_deepep_chooses_flex_and_says_so(build: Any) -> None:
-    keys = {**EP2, "use_turbo_deepep": True, "enable_primus_turbo": True}
+def test_turbo_deepep_chooses_flex_and_says_so(build: Any, problems_of: Any) -> None:
+    unsaid = {key: value for key, value in EP2.items() if key != "moe_token_dispatcher_type"}
+    keys = {**unsaid, "use_turbo_deepep": True, "enable_primus_turbo": True}
     built = build(keys, world_size=2)
     assert built.config.model.moe.token_dispatcher == "flex"
     assert any("gives way to flex" in notice for notice in built.notices)
-    assert build({**keys, "enable_primus_turbo": False}, world_size=2).config.model.moe.token_dispatcher == "alltoall"
+    assert build({**keys, "enable_primus_turbo": False}, world_size=2).config.model.moe.token_dispatcher == "allgather"
+    (problem,) = problems_of({**EP2, **keys}, world_size=2)
+    assert "use_turbo_deepep true (exp.yaml:" in problem
+    assert "moe_token_dispatcher_type alltoall (exp.yaml:" in problem
 
 
 @pytest.mark.parametrize(

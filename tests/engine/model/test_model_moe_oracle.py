@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from oracle import load_weights, model_of, read, under
+from oracle import check_model, load_weights, model_of, read, under
 from torch import Tensor, nn
 
 from primus.engine.model.gpt import GPTModel
@@ -79,14 +79,6 @@ def test_a_layer_computes_as_megatron_core(name: str, tmp_path: Path) -> None:
 def test_a_model_computes_as_megatron_core(name: str, tmp_path: Path) -> None:
     case, tensors = read(DATA, name)
     model = model_of(tmp_path, case)
-    load_weights(model, under(tensors, "w/"))
-    inputs, mask = (tensors["in/input_ids"], tensors["in/position_ids"]), tensors["in/loss_mask"]
-    with torch.no_grad():
-        torch.testing.assert_close(model(*inputs), tensors["out/logits"], **case["tolerance"]["logits"])
-    losses = model(*inputs, labels_BS=tensors["in/labels"])
-    ((losses * mask).sum() / mask.sum()).backward()
-    check_gradients(model, under(tensors, "g/"), case)
-    squares = sum(p.grad.double().square().sum() for p in model.parameters() if p.grad is not None)
-    assert float(squares) ** 0.5 == pytest.approx(case["grad_norms"]["__total__"], rel=1e-3)
+    check_model(model, case, tensors)
     layers = [layer.mlp for _, layer in model.decoder.numbered() if isinstance(layer.mlp, MoELayer)]
     check_losses(layers, case)

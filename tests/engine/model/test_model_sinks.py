@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from oracle import load_weights, model_of, read, under
+from oracle import check_model, load_weights, model_of, read, under
 from torch import Tensor
 
 from primus.engine.kernels.attention import explicit_attention
@@ -18,15 +18,7 @@ CASE = "sink_attention_window"
 def test_a_model_with_sinks_and_windows_computes_as_megatron_core(tmp_path: Path) -> None:
     case, tensors = read(DATA, CASE)
     model = model_of(tmp_path, case)
-    load_weights(model, under(tensors, "w/"))
-    inputs, mask = (tensors["in/input_ids"], tensors["in/position_ids"]), tensors["in/loss_mask"]
-    with torch.no_grad():
-        torch.testing.assert_close(model(*inputs), tensors["out/logits"], **case["tolerance"]["logits"])
-    losses = model(*inputs, labels_BS=tensors["in/labels"])
-    ((losses * mask).sum() / mask.sum()).backward()
-    for name, gradient in under(tensors, "g/").items():
-        found = model.get_parameter(name).grad
-        torch.testing.assert_close(found, gradient, **case["tolerance"]["grads"], msg=name)
+    check_model(model, case, tensors)
 
 
 def heads(S: int, K: int, V: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

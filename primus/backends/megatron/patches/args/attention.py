@@ -66,6 +66,8 @@ def windows_are_one_and_causal(p: Params) -> Problems:
     listed = _windowed(p)
     if isinstance(listed, str):
         yield f"{p.where('window_attn_skip_freq')}: {listed}"
+    elif sides[:1] != [-1] and not any(listed):
+        yield f"{p.where('window_attn_skip_freq')} leaves no layer the window of {here}: set it to null, or to 2 or more."
 
 
 def heads_are_normed_together(p: Params) -> Problems:

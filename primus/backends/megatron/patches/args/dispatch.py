@@ -10,12 +10,30 @@ __all__ = ["DERIVATIONS", "RULES"]
 
 def deepep_is_flex(p: Params) -> Iterator[Rewrite]:
     """Turbo's switch for DeepEP chooses the dispatcher that sends a token once to a rank."""
-    if p["enable_primus_turbo"] and p["use_turbo_deepep"] and p["num_experts"] and p["moe_token_dispatcher_type"] != "flex":
+    if _deepep_meets_another(p) and not _are_both_written(p):
         yield Rewrite(
             key="moe_token_dispatcher_type",
             value="flex",
             reason="use_turbo_deepep is true",
             notice=f"{p.where('moe_token_dispatcher_type')} gives way to flex: {p.where('use_turbo_deepep')}.",
+        )
+
+
+def _deepep_meets_another(p: Params) -> bool:
+    is_on = p["enable_primus_turbo"] and p["use_turbo_deepep"] and p["num_experts"]
+    return bool(is_on and p["moe_token_dispatcher_type"] != "flex")
+
+
+def _are_both_written(p: Params) -> bool:
+    return p.is_chosen("moe_token_dispatcher_type") and p.is_chosen("use_turbo_deepep")
+
+
+def deepep_has_its_dispatcher(p: Params) -> Problems:
+    """Two keys that the user wrote do not overrule one another."""
+    if _deepep_meets_another(p) and _are_both_written(p):
+        yield (
+            f"{p.where('use_turbo_deepep')} and {p.where('moe_token_dispatcher_type')} exclude each other: set "
+            "moe_token_dispatcher_type: flex, or use_turbo_deepep: false."
         )
 
 
@@ -58,4 +76,4 @@ def fsdp2_divides_what_all_hold(p: Params) -> Problems:
 
 
 DERIVATIONS: tuple[Derivation, ...] = (deepep_is_flex,)
-RULES: tuple[Rule, ...] = (turns_are_possible, fsdp2_divides_what_all_hold)
+RULES: tuple[Rule, ...] = (deepep_has_its_dispatcher, turns_are_possible, fsdp2_divides_what_all_hold)
