@@ -1,7 +1,7 @@
 """Models of recorded cases: their flat keys go through the front door, their weights into the model that comes of it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from primus.engine.model.gpt import GPTModel
 from primus.engine.parallel.mesh import single_mesh
 from primus.engine.parallel.random import RandomStreams
 
-__all__ = ["check_model", "load_weights", "model_of", "read", "under"]
+__all__ = ["check_model", "check_transformers", "load_weights", "model_of", "read", "under"]
 
 
 def read(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -54,6 +54,32 @@ def check_model(model: GPTModel, case: Mapping[str, Any], tensors: Mapping[str, 
         torch.testing.assert_close(model.get_parameter(name).grad, gradient, **case["tolerance"]["grads"], msg=name)
     norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
     torch.testing.assert_close(norm.item(), case["grad_norms"]["__total__"], rtol=1e-3, atol=0.0)
+
+
+def check_transformers(
+    folder: Path,
+    theirs: Any,
+    keys: Mapping[str, Any],
+    converted: Callable[[dict[str, Tensor]], dict[str, Tensor]],
+    *,
+    std: float = 0.3,
+    rtol: float = 1e-4,
+    atol: float = 1e-4,
+) -> None:
+    """Give a library's model random weights, and hold the model of `keys` with the same ones to its logits."""
+    torch.manual_seed(0)
+    theirs.eval()
+    biases = [buffer for name, buffer in theirs.named_buffers() if name.endswith("e_score_correction_bias")]
+    with torch.no_grad():
+        for tensor in (*theirs.parameters(), *biases):
+            tensor.normal_(0.0, std)
+    ours = model_of(folder, {"flat_keys": keys, "seq_length": 20})
+    load_weights(ours, converted(theirs.state_dict()))
+    ids = torch.randint(0, 96, (2, 20))
+    with torch.no_grad():
+        expected = theirs(ids).logits
+        torch.testing.assert_close(ours(ids, torch.arange(20).expand(2, -1)), expected, rtol=rtol, atol=atol)
+    assert float(expected.std()) > 0.1, "weights that say nothing show nothing"
 
 
 def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from oracle import load_weights, model_of
+from oracle import check_transformers
 from torch import Tensor
 
 LAYERS, HEADS, GROUPS = 4, 4, 2
@@ -79,15 +79,4 @@ def converted(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 @pytest.mark.filterwarnings("ignore")
 def test_logits_equal_transformers(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    theirs = transformers.Llama4ForCausalLM(HF).eval()
-    with torch.no_grad():
-        for parameter in theirs.parameters():
-            parameter.normal_(0.0, 0.3)
-    ours = model_of(tmp_path, {"flat_keys": KEYS, "seq_length": 20})
-    load_weights(ours, converted(theirs.state_dict()))
-    ids = torch.randint(0, 96, (2, 20))
-    with torch.no_grad():
-        expected = theirs(ids).logits
-        torch.testing.assert_close(ours(ids, torch.arange(20).expand(2, -1)), expected, rtol=1e-4, atol=1e-4)
-    assert float(expected.std()) > 0.1
+    check_transformers(tmp_path, transformers.Llama4ForCausalLM(HF), KEYS, converted)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from oracle import load_weights, model_of
+from oracle import check_transformers
 from torch import Tensor
 
 LAYERS, HEADS, GROUPS = 2, 4, 2
@@ -166,15 +166,4 @@ def projection(state: dict[str, Tensor], layer: str) -> Tensor:
 @pytest.mark.parametrize("name", CASES)
 def test_logits_equal_transformers(name: str, tmp_path: Path) -> None:
     library, keys = CASES[name]
-    torch.manual_seed(0)
-    theirs = library().eval()
-    with torch.no_grad():
-        for each in (*theirs.parameters(), *(b for n, b in theirs.named_buffers() if n.endswith("e_score_correction_bias"))):
-            each.normal_(0.0, 0.3)
-    ours = model_of(tmp_path, {"flat_keys": {**KEYS, **keys}, "seq_length": 20})
-    load_weights(ours, converted(theirs.state_dict(), name))
-    ids = torch.randint(0, 96, (2, 20))
-    with torch.no_grad():
-        expected = theirs(ids).logits
-        torch.testing.assert_close(ours(ids, torch.arange(20).expand(2, -1)), expected, rtol=1e-4, atol=1e-4)
-    assert float(expected.std()) > 0.1
+    check_transformers(tmp_path, library(), {**KEYS, **keys}, lambda state: converted(state, name))
