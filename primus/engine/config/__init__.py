@@ -4,6 +4,7 @@
 - `train.py`, `model.py`, `optim.py`, `data.py`, `checkpoint.py`, `observe.py`, `system.py`: its parts
 - `attention.py`, `position.py`, `moe.py`, `ssm.py`, `delta.py`: parts of the model
 - `blocks.py`: which parts stand in which layer
+- `sft.py`, `peft.py`: rows to fine-tune on, adapters
 - `pipeline.py`: stages of the model and the order of their work
 - `offload.py`: activations in host memory
 - `recompute.py`: what of the model is computed twice
@@ -24,9 +25,11 @@ from primus.engine.config.model import (
 from primus.engine.config.observe import LoggerConfig, ProfilingConfig
 from primus.engine.config.offload import OffloadConfig
 from primus.engine.config.optim import DDPConfig, OptimizerConfig, SchedulerConfig
+from primus.engine.config.peft import PEFTConfig
 from primus.engine.config.pipeline import PipelineConfig
 from primus.engine.config.position import PositionConfig
 from primus.engine.config.recompute import RecomputeConfig
+from primus.engine.config.sft import PackingConfig, SFTConfig
 from primus.engine.config.system import CommunicatorConfig, DistConfig, GroupName, MixedPrecisionConfig, RNGConfig, RunConfig
 from primus.engine.config.train import EvaluationConfig, TrainConfig
 
@@ -50,6 +53,8 @@ __all__ = [
     "NonPersistentConfig",
     "OffloadConfig",
     "OptimizerConfig",
+    "PEFTConfig",
+    "PackingConfig",
     "ParallelConfig",
     "PipelineConfig",
     "PositionConfig",
@@ -57,6 +62,7 @@ __all__ = [
     "RNGConfig",
     "RecomputeConfig",
     "RunConfig",
+    "SFTConfig",
     "SchedulerConfig",
     "TokenizerConfig",
     "TrainConfig",

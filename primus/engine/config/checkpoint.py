@@ -63,6 +63,8 @@ class CheckpointConfig:
     """Weights only: iteration 0, fresh optimizer, schedule, counters and random states."""
     pretrained_checkpoint: str | None = None
     """Weights to start from when `load` holds no checkpoint."""
+    hf_path: str | None = None
+    """Absolute folder of a Hugging Face model: weights to start from when neither of the two gives any."""
     ckpt_step: int | None = None
     """Load this iteration instead of the newest."""
     exit_on_missing_checkpoint: bool = True

@@ -10,6 +10,7 @@ from primus.engine.config.data import DatasetConfig, TokenizerConfig
 from primus.engine.config.model import ModelConfig
 from primus.engine.config.observe import LoggerConfig, ProfilingConfig
 from primus.engine.config.optim import DDPConfig, OptimizerConfig, SchedulerConfig
+from primus.engine.config.peft import PEFTConfig
 from primus.engine.config.system import DistConfig, MixedPrecisionConfig, RNGConfig, RunConfig
 from primus.engine.config.train import TrainConfig
 
@@ -34,3 +35,5 @@ class ConfigContainer:
     profiling: ProfilingConfig = field(default_factory=ProfilingConfig)
     rng: RNGConfig = field(default_factory=RNGConfig)
     mixed_precision: MixedPrecisionConfig = field(default_factory=MixedPrecisionConfig)
+    peft: PEFTConfig | None = None
+    """None: all weights are trained."""

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from primus.engine.config.sft import SFTConfig
+
 __all__ = ["DEFAULT_TIK_VOCABULARY", "Blend", "DatasetConfig", "TokenizerConfig"]
 
 
@@ -52,6 +54,8 @@ class DatasetConfig:
     """Memory-map the token files instead of reading each item."""
     num_dataset_builder_threads: int = 1
     """Threads that build the indices of a blend."""
+    sft: SFTConfig | None = None
+    """Rows to fine-tune on, instead of documents."""
 
 
 DEFAULT_TIK_VOCABULARY = 131_072

@@ -65,6 +65,8 @@ class Batch:
     """int64 `[b, s]`."""
     attention_mask: Tensor | None
     """bool `[b, 1, s, s]`, true = masked out; None: causal."""
+    cu_seqlens: tuple[int, ...] | None = None
+    """0, then where each packed sample ends, the last at s; samples do not see one another. Only with b = 1."""
 
 
 class _Texts:
