@@ -6,19 +6,15 @@ start at once.
 """
 
 import json
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from primus.engine.data.tokenizer.fast import FastTokenizer
 from primus.errors import InputError
+from primus.hub import is_reachable
 
 __all__ = ["open_huggingface"]
-
-_PATIENCE = 5.0
-"""Seconds."""
 
 
 def open_huggingface(name: str, *, trust_remote_code: bool) -> "FastTokenizer | TransformersTokenizer":
@@ -57,7 +53,7 @@ class TransformersTokenizer:
 
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(
-                name, trust_remote_code=trust_remote_code, local_files_only=not Path(name).exists() and not _is_hub_reachable()
+                name, trust_remote_code=trust_remote_code, local_files_only=not Path(name).exists() and not is_reachable()
             )
         except (OSError, ValueError) as error:
             raise InputError(_not_opened(name, error)) from error
@@ -80,19 +76,6 @@ class TransformersTokenizer:
 
     def detokenize(self, ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(ids)))
-
-
-def _is_hub_reachable() -> bool:
-    """Ask the hub once: the library would ask for each file many times over before it gives up, a minute in all."""
-    from huggingface_hub import constants
-
-    try:
-        urllib.request.urlopen(urllib.request.Request(constants.ENDPOINT, method="HEAD"), timeout=_PATIENCE)
-    except urllib.error.HTTPError:
-        return True
-    except (OSError, ValueError):
-        return False
-    return True
 
 
 def _end_token(folder: Path, tokenizer: Any) -> int:
