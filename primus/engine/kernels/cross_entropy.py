@@ -78,7 +78,7 @@ def deferrable_linear_cross_entropy(
 
     Until that is computed tokens x columns numbers of the hidden states' dtype stay in memory.
     """
-    if not torch.is_grad_enabled():
+    if not torch.is_grad_enabled() or not weight_VH.requires_grad:
         return linear_cross_entropy(hidden_TH, weight_VH, labels_T, loss_weight_T, columns, cap)
     out: Tensor = _DeferrableLinearCrossEntropy.apply(hidden_TH, weight_VH, labels_T, loss_weight_T, columns, cap)
     return out
@@ -118,7 +118,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         wide = _wide(hidden_TH)
         total = torch.zeros((), dtype=wide, device=hidden_TH.device)
         d_hidden = torch.empty_like(hidden_TH) if needs_grad else None
-        d_weight = torch.zeros_like(weight_VH, dtype=wide) if needs_grad else None
+        d_weight = torch.zeros_like(weight_VH, dtype=wide) if needs_grad and ctx.needs_input_grad[1] else None
         parts = _parts(hidden_TH, V)
         buffer = torch.empty(V, parts[0].stop, dtype=hidden_TH.dtype, device=hidden_TH.device).t()
         for part in parts:
@@ -126,10 +126,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
             logits = torch.mm(h, weight_VH.t(), out=buffer[: len(h)])
             loss, gradient = _loss_and_gradient_(logits, labels_T[part], loss_weight_T[part], columns, cap, needs_grad)
             total += loss
-            if gradient is None or d_hidden is None or d_weight is None:
-                continue
-            torch.mm(gradient, weight_VH, out=d_hidden[part])
-            _add_product_(d_weight, gradient.t(), h)
+            if gradient is not None and d_hidden is not None:
+                torch.mm(gradient, weight_VH, out=d_hidden[part])
+            if gradient is not None and d_weight is not None:
+                _add_product_(d_weight, gradient.t(), h)
         ctx.save_for_backward(d_hidden, d_weight)
         ctx.dtype = weight_VH.dtype
         return total
@@ -138,7 +138,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
         d_hidden, d_weight = ctx.saved_tensors
-        return d_hidden.mul_(factor), d_weight.mul_(factor).to(ctx.dtype), None, None, None, None, None
+        d_weight = None if d_weight is None else d_weight.mul_(factor).to(ctx.dtype)
+        return d_hidden.mul_(factor), d_weight, None, None, None, None, None
 
 
 class _DeferrableLinearCrossEntropy(torch.autograd.Function):

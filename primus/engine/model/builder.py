@@ -7,7 +7,7 @@ import torch
 from primus.engine.config.model import ModelConfig
 from primus.engine.config.pipeline import stage_of
 from primus.engine.config.recompute import Stretch, stretches
-from primus.engine.model.build.ends import embedding, output, rotary
+from primus.engine.model.build.ends import LossForm, embedding, output, rotary
 from primus.engine.model.build.layer import check_blocks, layer
 from primus.engine.model.build.mtp import prediction
 from primus.engine.model.build.parts import norm, runner
@@ -22,9 +22,10 @@ from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.random import RandomStreams
 from primus.errors import ConfigError
 
-__all__ = ["build_model"]
+__all__ = ["LossForm", "build_model"]
 
 _EMBEDDING_WEIGHT = "embedding.word_embeddings.weight"
+_PLAIN_LOSS = LossForm()
 
 
 def build_model(
@@ -35,7 +36,7 @@ def build_model(
     device: torch.device | str,
     seed: int,
     streams: RandomStreams,
-    cross_entropy_in_fp16: bool = False,
+    loss: LossForm = _PLAIN_LOSS,
 ) -> tuple[GPTModel, ...]:
     """Build this rank's chunks of the model, in the order of their numbers, and fill them (unless `init.perform` is false).
 
@@ -70,7 +71,7 @@ def build_model(
             are_apart=ranks > 1 and pipeline.placement != "fold",
             embedding=chunks[0].embedding if chunks else None,
         )
-        chunks.append(_chunk(config, place, layers[stage], ends, cross_entropy_in_fp16))
+        chunks.append(_chunk(config, place, layers[stage], ends, loss))
     if config.init.meta_device:
         return tuple(chunks)
     if config.init.perform:
@@ -92,7 +93,7 @@ class _Ends:
     """The embedding, if an earlier chunk of the rank has it."""
 
 
-def _chunk(config: ModelConfig, place: Place, layers: range, ends: _Ends, cross_entropy_in_fp16: bool) -> GPTModel:
+def _chunk(config: ModelConfig, place: Place, layers: range, ends: _Ends, loss: LossForm) -> GPTModel:
     needs_both = config.tie_embeddings or config.mtp.num_layers > 0
     tied_to = _EMBEDDING_WEIGHT if needs_both and ends.are_apart else None
     words = embedding(config, place, tied_to) if ends.is_first else None
@@ -102,7 +103,7 @@ def _chunk(config: ModelConfig, place: Place, layers: range, ends: _Ends, cross_
         needs_copy = at_hand is None and config.mtp.num_layers > 0
         if needs_copy:
             at_hand = embedding(config, place, tied_to, is_copy=True)
-        head = output(config, place, at_hand, tied_to if config.tie_embeddings else None, cross_entropy_in_fp16)
+        head = output(config, place, at_hand, tied_to if config.tie_embeddings else None, loss)
         further = None if at_hand is None else prediction(config, place, layers, at_hand, owns_words=needs_copy)
     decoder = Decoder(
         {number: layer(config, place, number) for number in layers},

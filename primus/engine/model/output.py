@@ -1,7 +1,6 @@
 """From the last hidden states to logits or losses: the output matrix, its rows divided over the vocabulary."""
 
 from collections.abc import Callable
-from functools import partial
 
 from torch import Tensor, nn
 
@@ -28,46 +27,55 @@ class OutputLayer(nn.Module):
         *,
         vocab_size: int,
         sum_of_losses: SumOfLosses | None,
+        skips_masked: bool,
         cross_entropy_in_fp16: bool = False,
         soft_cap: float | None = None,
     ) -> None:
-        """`weight` is its own or the embedding's; `sum_of_losses` None takes the sum from the whole logits."""
+        """`weight` is its own or the embedding's; `sum_of_losses` None takes the sum from the whole logits.
+
+        `skips_masked`: tokens without loss have no logits. On an accelerator the host waits for the mask then.
+        """
         super().__init__()
         self.tp, self.sequence_parallel = place.tp, place.sequence_parallel
         self.weight, self.vocab_size, self.in_fp16 = weight, vocab_size, cross_entropy_in_fp16
-        self.soft_cap = soft_cap
+        self.soft_cap, self.skips_masked = soft_cap, skips_masked
         rows = weight.shape[0]
         first = place.tp.index * rows
         self.columns = Columns(first, max(0, min(rows, vocab_size - first)), place.tp)
-        self._loss_sum: Callable[[Tensor, Tensor, Tensor], Tensor] = (
-            self._whole_sum if sum_of_losses is None else partial(self._fused_sum, sum_of_losses)
-        )
+        self._sum = self._sum_of_whole if sum_of_losses is None else sum_of_losses
 
     def forward(self, x_SBH: Tensor, labels_BS: Tensor | None = None, loss_mask_BS: Tensor | None = None) -> Tensor:
         """Return logits of the real vocabulary on every rank [B, S, V]; with labels losses [B, S]; with a mask their sum.
 
         All three come through here, so that a hook before this forward sees every use of the weight.
         """
+        x_SBH = enter_tensor_parallel(x_SBH, self.tp, self.sequence_parallel)
         if labels_BS is None:
             logits = collectives.gather_last_dim(self._own_logits(x_SBH), self.tp)
             return logits[..., : self.vocab_size].transpose(0, 1)
-        return self._losses(x_SBH, labels_BS) if loss_mask_BS is None else self._loss_sum(x_SBH, labels_BS, loss_mask_BS)
+        x_TH, labels_T = x_SBH.flatten(0, 1), labels_BS.t().flatten()
+        if loss_mask_BS is None:
+            return self._losses(x_TH, labels_T).view(labels_BS.t().shape).t()
+        mask_T = loss_mask_BS.t().flatten()
+        if self.skips_masked:
+            x_TH, labels_T, mask_T = _of_counted(x_TH, labels_T, mask_T)
+        return self._sum(x_TH, self.weight, labels_T, mask_T, self.columns, self.soft_cap)
 
-    def _losses(self, x_SBH: Tensor, labels_BS: Tensor) -> Tensor:
-        """Return the loss of each token, [B, S]."""
-        B, S = labels_BS.shape
-        logits_TV = self._own_logits(x_SBH).flatten(0, 1)
-        losses_T = vocab_parallel_cross_entropy(logits_TV, labels_BS.t().flatten(), self.columns, in_fp16=self.in_fp16)
-        return losses_T.view(S, B).t()
+    def _losses(self, x_TH: Tensor, labels_T: Tensor) -> Tensor:
+        return vocab_parallel_cross_entropy(self._own_logits(x_TH), labels_T, self.columns, in_fp16=self.in_fp16)
 
-    def _own_logits(self, x_SBH: Tensor) -> Tensor:
-        return soft_cap(linear(enter_tensor_parallel(x_SBH, self.tp, self.sequence_parallel), self.weight), self.soft_cap)
+    def _own_logits(self, x_: Tensor) -> Tensor:
+        return soft_cap(linear(x_, self.weight), self.soft_cap)
 
-    def _whole_sum(self, x_SBH: Tensor, labels_BS: Tensor, loss_mask_BS: Tensor) -> Tensor:
-        losses_BS = self._losses(x_SBH, labels_BS)
-        return (losses_BS * loss_mask_BS).sum()
+    def _sum_of_whole(self, x_TH: Tensor, _: Tensor, labels_T: Tensor, mask_T: Tensor, *__: object) -> Tensor:
+        return (self._losses(x_TH, labels_T) * mask_T).sum()
 
-    def _fused_sum(self, form: SumOfLosses, x_SBH: Tensor, labels_BS: Tensor, loss_mask_BS: Tensor) -> Tensor:
-        x_TH = enter_tensor_parallel(x_SBH, self.tp, self.sequence_parallel).flatten(0, 1)
-        labels_T, mask_T = labels_BS.t().flatten(), loss_mask_BS.t().flatten()
-        return form(x_TH, self.weight, labels_T, mask_T, self.columns, self.soft_cap)
+
+def _of_counted(x_TH: Tensor, labels_T: Tensor, mask_T: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the tokens whose loss counts; where none does, one that does not, so that gradients still flow."""
+    counted = mask_T.nonzero()[:, 0]
+    if len(counted) == len(mask_T):
+        return x_TH, labels_T, mask_T
+    if not len(counted):
+        counted = counted.new_zeros(1)
+    return x_TH.index_select(0, counted), labels_T[counted], mask_T[counted]

@@ -17,7 +17,7 @@ from primus.engine.checkpoint.state import TrainState
 from primus.engine.checkpoint.upcycle import UpcycledSource
 from primus.engine.config import ConfigContainer, serialize
 from primus.engine.kernels.pick import portable_notice
-from primus.engine.model.builder import build_model
+from primus.engine.model.builder import LossForm, build_model
 from primus.engine.model.gpt import GPTModel
 from primus.engine.model.initialise import initialise_parameter
 from primus.engine.model.moe.upcycling import Upcycling
@@ -92,7 +92,7 @@ def assemble(config: ConfigContainer, mesh: Mesh, start: Start | None) -> Parts:
         device=mesh.device,
         seed=config.rng.seed,
         streams=streams,
-        cross_entropy_in_fp16=precision.cross_entropy_in_fp16,
+        loss=LossForm(in_fp16=precision.cross_entropy_in_fp16, is_sparse=config.dataset.sft is not None),
     )
     if notice := portable_notice(config.model.fusion, mesh.device.type, dtype_of(precision.params_dtype)):
         log.info("%s", notice)

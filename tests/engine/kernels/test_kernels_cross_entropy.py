@@ -55,6 +55,17 @@ def test_chunked_sum_equals_the_library(tokens: int, form: Any, monkeypatch: pyt
         torch.testing.assert_close(a, e, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("form", [linear_cross_entropy, deferrable_linear_cross_entropy])
+def test_a_frozen_matrix_costs_no_product_and_no_memory(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden, weight, labels, w = case()
+    (expected,) = gradients(form(hidden, weight, labels, w, Columns(0, 20, ALONE)), hidden)
+    monkeypatch.setattr(room, "_add_product_", lambda *_: pytest.fail("the gradient of a frozen matrix was computed"))
+    loss = form(hidden, weight.detach(), labels, w, Columns(0, 20, ALONE))
+    assert all(saved is None or saved.shape == hidden.shape for saved in loss.grad_fn.saved_tensors)
+    (actual,) = gradients(loss, hidden)
+    torch.testing.assert_close(actual, expected, rtol=1e-13, atol=1e-13)
+
+
 def test_padding_columns_take_no_part() -> None:
     hidden, weight, labels, w = case(V=20)
     labels = labels % 15

@@ -14,7 +14,7 @@ from primus.engine.config.attention import AttentionConfig
 from primus.engine.config.model import InitConfig, ModelConfig, ParallelConfig
 from primus.engine.config.pipeline import PipelineConfig, stage_of
 from primus.engine.config.position import PositionConfig
-from primus.engine.model.builder import build_model
+from primus.engine.model.builder import LossForm, build_model
 from primus.engine.model.gpt import GPTModel
 from primus.engine.parallel.layout import Layout
 from primus.engine.parallel.mesh import Group, Mesh, build_mesh, single_mesh
@@ -103,8 +103,30 @@ def test_half_precision_trains_near_fp32(dtype: torch.dtype) -> None:
 
 def test_fp16_cross_entropy_gives_fp16_losses() -> None:
     tokens, positions = tokens_and_positions()
-    model = build(CONFIG, torch.float16, cross_entropy_in_fp16=True)
+    model = build(CONFIG, torch.float16, loss=LossForm(in_fp16=True))
     assert model(tokens, positions, labels_BS=tokens).dtype == torch.float16
+
+
+@pytest.mark.parametrize("counted", [5, 0, S * B], ids="{} tokens with loss".format)
+def test_tokens_without_loss_have_no_logits(counted: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens, positions = tokens_and_positions()
+    mask = torch.zeros(S * B, dtype=torch.float64)
+    mask[torch.randperm(S * B, generator=torch.Generator().manual_seed(1))[:counted]] = 1.0
+    mask_BS = mask.view(B, S)
+    model = build(CONFIG)
+    expected = (model(tokens, positions, labels_BS=tokens) * mask_BS).sum()
+    whole = torch.autograd.grad(expected, list(model.parameters()))
+    seen: list[int] = []
+    head = model.output_layer
+    assert head is not None
+    plain = head._sum
+    monkeypatch.setattr(head, "_sum", lambda x_TH, *rest: seen.append(len(x_TH)) or plain(x_TH, *rest))
+    actual = model(tokens, positions, labels_BS=tokens, loss_mask_BS=mask_BS)
+    parts = torch.autograd.grad(actual, list(model.parameters()))
+    assert seen == [max(1, counted)]
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
+    for a, e in zip(parts, whole, strict=True):
+        torch.testing.assert_close(a, e, rtol=1e-12, atol=1e-12)
 
 
 def test_dropout_acts_in_training_only() -> None:

@@ -1,5 +1,7 @@
 """What stands before the first layer and after the last: embedding, rotary tables, output projection and loss."""
 
+from dataclasses import dataclass
+
 from primus.engine.config.model import ModelConfig
 from primus.engine.kernels.cross_entropy import deferrable_linear_cross_entropy, linear_cross_entropy
 from primus.engine.model.build.parts import initial
@@ -11,7 +13,7 @@ from primus.engine.model.rotary import RotaryEmbedding
 from primus.engine.model.size import padded_vocab_size
 from primus.engine.parallel.sharding import Sharding
 
-__all__ = ["embedding", "output", "rotary"]
+__all__ = ["LossForm", "embedding", "output", "rotary"]
 
 
 def embedding(config: ModelConfig, place: Place, tied_to: str | None, *, is_copy: bool = False) -> Embedding:
@@ -29,20 +31,31 @@ def embedding(config: ModelConfig, place: Place, tied_to: str | None, *, is_copy
     return Embedding(place, words, positions, dropout=config.hidden_dropout, residual_dtype=residual_dtype(config, place.dtype))
 
 
-def output(config: ModelConfig, place: Place, words: Embedding | None, tied_to: str | None, in_fp16: bool) -> OutputLayer:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LossForm:
+    """How losses are taken from the last hidden states."""
+
+    in_fp16: bool = False
+    """Half-precision logits stay as they are."""
+    is_sparse: bool = False
+    """Many tokens have no loss, as prompts in fine-tuning."""
+
+
+def output(config: ModelConfig, place: Place, words: Embedding | None, tied_to: str | None, loss: LossForm) -> OutputLayer:
     """Return the output layer; `words` is the rank's own; where another rank has it, a tied output keeps a copy."""
     if config.tie_embeddings and words is not None:
         weight = words.word_embeddings.weight
     else:
         sharding = _vocabulary_sharding(config, tied_to, is_copy=tied_to is not None)
         weight = declare(place, (padded_vocab_size(config), config.hidden_size), sharding, initial(config))
-    form = None if in_fp16 else _sum_of_losses(config, place)
+    form = None if loss.in_fp16 else _sum_of_losses(config, place)
     return OutputLayer(
         place,
         weight,
         vocab_size=_vocab_size(config),
         sum_of_losses=form,
-        cross_entropy_in_fp16=in_fp16,
+        skips_masked=loss.is_sparse or place.device.type == "cpu",
+        cross_entropy_in_fp16=loss.in_fp16,
         soft_cap=config.final_logit_softcapping,
     )
 
