@@ -4,7 +4,7 @@
 - `train.py`, `model.py`, `optim.py`, `data.py`, `checkpoint.py`, `observe.py`, `system.py`: its parts
 - `attention.py`, `position.py`, `moe.py`, `ssm.py`, `delta.py`: parts of the model
 - `blocks.py`: which parts stand in which layer
-- `sft.py`, `peft.py`: rows to fine-tune on, adapters
+- `sft.py`, `peft.py`: rows to fine-tune on, adapters; `linears.py`: which linears have them
 - `pipeline.py`: stages of the model and the order of their work
 - `offload.py`: activations in host memory
 - `recompute.py`: what of the model is computed twice

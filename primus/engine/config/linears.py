@@ -1,0 +1,178 @@
+"""The linears of a model by their names, and which of them adapters are asked for. Counted from the configuration alone.
+
+`targets` is the name to use. A linear holds parts where several projections of other programs are one here: q, k and v, or gate
+and up. Canonical LoRA names the parts, the other schemes the linears.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from primus.engine.config.model import GATED_ACTIVATIONS, ModelConfig
+from primus.engine.config.peft import PEFTConfig
+
+__all__ = ["Targets", "linear_names", "targets"]
+
+_PARTS = {"linear_qkv": ("q", "k", "v"), "linear_fc1": ("gate", "up")}
+_SPELLED = {
+    "q": "linear_q",
+    "k": "linear_k",
+    "v": "linear_v",
+    "gate": "linear_fc1_gate",
+    "up": "linear_fc1_up",
+}
+"""What canonical LoRA calls a part."""
+_ALIASES = {
+    "o_proj": "linear_proj",
+    "down_proj": "linear_fc2",
+    "q_a_proj": "linear_q_down_proj",
+    "q_b_proj": "linear_q_up_proj",
+    "kv_a_proj_with_mqa": "linear_kv_down_proj",
+    "kv_b_proj": "linear_kv_up_proj",
+}
+_PART_ALIASES = {
+    "q_proj": "linear_q",
+    "k_proj": "linear_k",
+    "v_proj": "linear_v",
+    "gate_proj": "linear_fc1_gate",
+    "up_proj": "linear_fc1_up",
+}
+_ALL = "all-linear"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Targets:
+    """What is adapted."""
+
+    parts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """The names of linears, with those of their parts that have an adapter; no parts: the linear has one as a whole."""
+    problems: tuple[str, ...] = ()
+    """Entries that name nothing, each with what there is."""
+
+
+def targets(peft: PEFTConfig, model: ModelConfig) -> Targets:
+    """Return what the entries of a configuration name in the whole model, whatever the layout."""
+    spelled = list(_spelled(peft, model))
+    if not peft.target_modules:
+        return _all_but(peft, spelled)
+    problems, found = [], dict[str, list[str]]()
+    for entry in peft.target_modules:
+        pattern = _pattern(entry, canonical=peft.scheme == "canonical_lora")
+        hits = [(linear, part) for linear, part, name in spelled if pattern is not None and pattern(name)]
+        if not hits:
+            problems.append(_names_nothing(entry, peft, sorted({_last(name) for _, _, name in spelled})))
+        for linear, part in hits:
+            found.setdefault(linear, []).append(part)
+    return Targets(parts={linear: _ordered(parts) for linear, parts in found.items()}, problems=tuple(problems))
+
+
+def linear_names(model: ModelConfig) -> Iterator[str]:
+    """Yield the names of the whole model's linears that can have adapters; the output layer and routers are none of them."""
+    for number in range(model.num_layers):
+        yield from (f"decoder.layers.{number}.{name}" for name in _of_layer(model, number))
+    for depth in range(model.mtp.num_layers):
+        prefix = f"mtp.layers.{depth}."
+        yield f"{prefix}eh_proj"
+        yield from (f"{prefix}transformer_layer.{name}" for name in _of_layer(model, model.num_layers - 1))
+
+
+def _of_layer(model: ModelConfig, number: int) -> Iterator[str]:
+    match model.blocks.mixing_of(number):
+        case "attention":
+            yield from (f"self_attention.{name}" for name in _of_attention(model))
+        case "gated_delta" | "short_conv":
+            yield from ("self_attention.in_proj", "self_attention.out_proj")
+        case "mamba":
+            yield from ("mixer.in_proj", "mixer.out_proj")
+    if model.blocks.feed_forward_of(number) != "mlp" or model.blocks.mixing_of(number) == "mamba":
+        return
+    if number not in model.moe.layers:
+        yield from ("mlp.linear_fc1", "mlp.linear_fc2")
+        return
+    yield from ("mlp.experts.linear_fc1", "mlp.experts.linear_fc2")
+    if model.moe.shared_expert_intermediate_size is not None:
+        yield from ("mlp.shared_experts.linear_fc1", "mlp.shared_experts.linear_fc2")
+
+
+def _of_attention(model: ModelConfig) -> Iterator[str]:
+    mla = model.attention.mla
+    if not mla.enabled:
+        yield "linear_qkv"
+    elif mla.q_lora_rank is None:
+        yield "linear_q_proj"
+    else:
+        yield from ("linear_q_down_proj", "linear_q_up_proj")
+    if mla.enabled:
+        yield from ("linear_kv_down_proj", "linear_kv_up_proj")
+    yield "linear_proj"
+
+
+def _spelled(peft: PEFTConfig, model: ModelConfig) -> Iterator[tuple[str, str, str]]:
+    """Yield each linear, one of its parts ("" for the whole), and the name that an entry may give it."""
+    for linear in linear_names(model):
+        prefix, _, last = linear.rpartition(".")
+        parts = _PARTS.get(last, ()) if peft.scheme == "canonical_lora" else ()
+        if last == "linear_fc1" and parts and model.activation not in GATED_ACTIVATIONS:
+            parts = ("up",)
+        if not parts:
+            yield linear, "", linear
+        for part in parts:
+            # The matrices of experts are stacked: the two halves of their first linear have one adapter.
+            yield linear, "" if ".experts." in linear else part, f"{prefix}.{_SPELLED[part]}"
+
+
+def _all_but(peft: PEFTConfig, spelled: Iterable[tuple[str, str, str]]) -> Targets:
+    excluded = [_pattern(entry, canonical=peft.scheme == "canonical_lora") for entry in peft.exclude_modules]
+    found: dict[str, list[str]] = {}
+    for linear, part, name in spelled:
+        if not any(pattern is not None and pattern(name) for pattern in excluded):
+            found.setdefault(linear, []).append(part)
+    problems = () if found else ("exclude_modules leaves no linear to adapt; take one out",)
+    return Targets(parts={linear: _ordered(parts) for linear, parts in found.items()}, problems=problems)
+
+
+class _Pattern:
+    """An entry: a last name, a whole name with `*`, or all there is."""
+
+    def __init__(self, entry: str) -> None:
+        self._whole = re.compile(".*".join(map(re.escape, entry.split("*")))) if "*" in entry else None
+        self._last, self._is_all = entry, entry == _ALL
+
+    def __call__(self, name: str) -> bool:
+        if self._whole is not None:
+            return self._whole.fullmatch(name) is not None
+        return self._is_all or self._last in (name, _last(name))
+
+
+def _pattern(entry: str, *, canonical: bool) -> _Pattern | None:
+    """Return what an entry means; None where it names a part and the scheme has none."""
+    prefix, dot, last = entry.rpartition(".")
+    if last in _PART_ALIASES:
+        return _Pattern(f"{prefix}{dot}{_PART_ALIASES[last]}") if canonical else None
+    return _Pattern(f"{prefix}{dot}{_ALIASES.get(last, last)}")
+
+
+def _names_nothing(entry: str, peft: PEFTConfig, there: list[str]) -> str:
+    last = _last(entry)
+    if peft.scheme != "canonical_lora" and (last in _PART_ALIASES or last in _SPELLED.values()):
+        part = _PART_ALIASES.get(last, last)
+        whole = "linear_fc1" if "fc1" in part else "linear_qkv"
+        hint = (
+            f"{last} is a part of {whole} here: name {whole}, or take peft canonical_lora, which has an adapter for each part"
+        )
+    elif peft.scheme == "canonical_lora" and last in _PARTS:
+        parts = ", ".join(_SPELLED[part] for part in _PARTS[last])
+        hint = f"canonical_lora has an adapter for each part of {last}: name {parts}, or take peft lora"
+    else:
+        hint = f"the model has {', '.join(there)}"
+    return f"target_modules: {entry!r} names no linear of the model; {hint}"
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _ordered(parts: Iterable[str]) -> tuple[str, ...]:
+    """Return parts in the order of their rows, each once."""
+    order = [part for group in _PARTS.values() for part in group]
+    return tuple(sorted({part for part in parts if part}, key=order.index))
