@@ -213,7 +213,7 @@ _TURBO = (
     Idle(
         ("enable_primus_turbo",), lambda p: None if any(p[key] for key in SWITCHES) else f"none of {', '.join(SWITCHES)} is on"
     ),
-    Idle(("use_turbo_attention",), first(without("enable_primus_turbo"), is_no_plain_attention)),
+    Idle(("use_turbo_attention",), first(without("enable_primus_turbo"), attends_nowhere, is_no_plain_attention)),
     Idle(("turbo_sync_free_moe_stage",), without("num_experts")),
     Idle(("use_turbo_rms_norm",), first(without("enable_primus_turbo"), unless("normalization", "RMSNorm"))),
     Idle(("use_turbo_fused_act_with_probs",), first(without("enable_primus_turbo"), without("num_experts"), has_no_gate)),

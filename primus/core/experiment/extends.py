@@ -58,11 +58,17 @@ def read_with_extends(file: NamedFile, reading: Reading, chain: tuple[NamedFile,
     for text, source in _parents(own, reading.problems):
         parent = relative(file, text)
         if not parent.path.is_file():
-            reading.problems.append(f"{source}: extends {text}, but there is no file {parent.name}")
+            reading.problems.append(f"{source}: extends {text}, but there is no file {parent.name}{_meant(text)}")
             continue
         tree = merged(tree, read_with_extends(parent, reading, (*chain, file)))
     rest = {name: child for name, child in own.children.items() if name not in ("extends", "bases")}
     return merged(tree, Tree(rest, own.source))
+
+
+def _meant(text: str) -> str:
+    """Return a hint if shipped presets bear the name of a file that is not there."""
+    found = sorted(path.relative_to(CONFIGS).as_posix() for path in CONFIGS.rglob("*.yaml") if path.name == Path(text).name)
+    return f"; did you mean {' or '.join(PRESET_PREFIX + name for name in found)}?" if found else ""
 
 
 def _parents(tree: Tree, problems: list[str]) -> list[tuple[str, str]]:

@@ -42,7 +42,7 @@ def check_params(
         key, value, default = keys[name], checked.typed[name], defaults.get(name)
         if default is not None and key.status == "pending":
             default = first(default)
-        if key.status == "live" or _is_default(key, value.value, default):
+        if key.status == "live" or _is_default(key, value.value, default) or _asks_for_nothing(key, value.value, default):
             continue
         if key.status == "inert":
             warnings.append(f"{_where(name, value)} has no effect: {key.reason}.")
@@ -160,3 +160,8 @@ def _is_default(key: Key, value: Any, default: Value | None) -> bool:
     except NotOfType:
         expected = default.value
     return bool(value == expected) and isinstance(value, bool) == isinstance(expected, bool)
+
+
+def _asks_for_nothing(key: Key, value: Any, default: Value | None) -> bool:
+    """Tell whether a switch that is not built, and that the presets leave open, is off."""
+    return key.status == "pending" and value is False and default is not None and default.value is None

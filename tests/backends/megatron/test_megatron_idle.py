@@ -96,6 +96,7 @@ CASES: list[tuple[Values, Values, Values, str]] = [
     ({"use_turbo_attention": True}, {**TURBO, "attention_backend": "unfused"}, TURBO, "attention_backend"),
     ({"use_turbo_attention": True}, {**TURBO, "use_sink_attention": True}, TURBO, "use_sink_attention"),
     ({"use_turbo_attention": True}, {**TURBO, "context_parallel_size": 2}, TURBO, "cp_comm_type"),
+    ({"use_turbo_attention": True}, {**TURBO, **MAMBA}, TURBO, "model_type"),
     (
         {"use_turbo_attention": True},
         {**TURBO, "window_size": [4, 0]},

@@ -141,7 +141,7 @@ REFUSED: list[tuple[str, int, dict[str, Any], str]] = [
         {**EP2, "moe_shared_expert_overlap": True, "moe_token_dispatcher_type": "allgather"},
         "use alltoall or flex",
     ),
-    ("gone", 1, {"moe_token_dispatcher_type": "alltoall_seq"}, "use alltoall, which computes the same"),
+    ("gone", 1, {"moe_token_dispatcher_type": "alltoall_seq"}, "Did you mean alltoall?"),
     ("flex-alone", 1, {"moe_token_dispatcher_type": "flex"}, "needs ranks that share experts"),
     (
         "slices",

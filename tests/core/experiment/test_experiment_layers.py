@@ -77,6 +77,8 @@ def test_bases_and_missing_parents_are_errors(reader, problems_of):
     text = problems_of(reader.load, "framework: megatron\nbases: [x.yaml]\nextends: [gone.yaml]\n")
     assert "exp.yaml:2: bases is not a word of Primus and inherits nothing; write extends" in text
     assert "exp.yaml:3: extends gone.yaml, but there is no file gone.yaml" in text
+    shipped = problems_of(reader.load, "framework: megatron\nextends: language_model.yaml\n")
+    assert "did you mean primus/configs/models/megatron/language_model.yaml?" in shipped
     assert "extends is one path or a list of paths" in problems_of(reader.load, "extends: {a: 1}\nframework: megatron\n")
 
 

@@ -53,7 +53,7 @@ ROWS = section(
     live("moe_input_jitter_eps", "float?", "model.moe.input_jitter_eps", minimum=0,
             doc="Multiply the router's input by noise of up to this much around 1, in training."),
     live("moe_token_dispatcher_type", "str", "model.moe.token_dispatcher",
-         choices=("allgather", "alltoall", "flex", "alltoall_seq"),
+         choices=("allgather", "alltoall", "flex"),
             doc="How tokens travel to the ranks of their experts: all of them to all ranks, a row for each expert of a token, "
                 "or (flex) a token once to each rank that has experts of it; all give the same result."),
     inert("moe_enable_deepep", "bool", "the flex dispatcher always sends a token once to a rank, as DeepEP does",

@@ -283,11 +283,9 @@ def shared_expert_is_possible(p: Params) -> Problems:
         )
 
 
-def dispatcher_exists(p: Params) -> Problems:
-    """One of the documented names has no implementation anywhere; another needs ranks."""
+def dispatcher_has_ranks(p: Params) -> Problems:
+    """One of them sends to ranks."""
     kind = p["moe_token_dispatcher_type"]
-    if kind == "alltoall_seq":
-        yield f"{p.where('moe_token_dispatcher_type')} is gone upstream: use alltoall, which computes the same."
     sharers = p["expert_model_parallel_size"] * (p["expert_tensor_parallel_size"] or p["tensor_model_parallel_size"])
     if kind == "flex" and num_experts(p) is not None and sharers == 1:
         yield (
@@ -356,7 +354,7 @@ RULES: tuple[Rule, ...] = (
     capacity_has_a_loss,
     balancing_is_consistent,
     shared_expert_is_possible,
-    dispatcher_exists,
+    dispatcher_has_ranks,
     sequences_stay_whole,
     steps_wait,
 )
