@@ -1,7 +1,7 @@
 """`config.yaml` of a run folder describes the run that lies there: a start that is refused gives it back.
 
-Whoever starts a run writes the file and keeps the one before; the run drops that once it has found its input right, and puts it
-back if it has not.
+Whoever starts a run writes the file and keeps the one before, an empty one if there was none; the run drops that once it has
+found its input right, and puts it back if it has not.
 """
 
 import contextlib
@@ -21,11 +21,15 @@ def write_config(container: str, folder: Path) -> Path:
     try:
         draft.write_text(container, encoding="utf-8")
         # One that is there already is older than a start that was killed before it was accepted: it is the one to keep.
-        if file.is_file() and not (folder / _BEFORE).exists():
-            file.rename(folder / _BEFORE)
+        before = folder / _BEFORE
+        if not before.exists():
+            before.touch()
+            if file.is_file():
+                file.rename(before)
         draft.replace(file)
     except OSError:
         draft.unlink(missing_ok=True)
+        put_back_config(folder)
         raise
     return file
 
@@ -38,5 +42,8 @@ def accept_config(folder: Path) -> None:
 
 def put_back_config(folder: Path) -> None:
     """The run was refused: the file before it, if there was one, describes what lies in the folder."""
+    file, before = folder / "config.yaml", folder / _BEFORE
     with contextlib.suppress(OSError):
-        (folder / _BEFORE).replace(folder / "config.yaml")
+        before.replace(file)
+        if not file.stat().st_size:
+            file.unlink()

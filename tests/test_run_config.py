@@ -21,6 +21,13 @@ def test_a_refused_start_puts_back_what_was_there(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["config.yaml"]
 
 
+def test_a_refused_first_start_leaves_no_run(tmp_path: Path) -> None:
+    for _ in range(2):
+        write_config("first", tmp_path)
+    put_back_config(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_accepted_one_stays(tmp_path: Path) -> None:
     for content in ("first", "second"):
         write_config(content, tmp_path)

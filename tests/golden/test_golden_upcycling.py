@@ -65,7 +65,18 @@ def test_a_dense_model_in_parts_of_its_ranks_is_refused(tmp_path: Path) -> None:
         train(tmp_path, "made", keys)
 
 
-def test_a_dense_model_of_another_width_is_refused(dense: Any, tmp_path: Path) -> None:
-    keys = {**dense["swiglu"][0], **WHOLE, **SAVE, "ffn_hidden_size": 32}
-    with pytest.raises(AssertionError, match=r"experts.linear_fc1.weight has shape \[4, 128, 32\]"):
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"ffn_hidden_size": 32, "num_layers": 3}, "num_layers is 2 there and 3 here, ffn_hidden_size is 64 there and 32 here"),
+        ({"load": "made"}, "this one has 4 experts already: set moe_use_upcycling: false"),
+    ],
+    ids=["width", "experts"],
+)
+def test_the_checkpoint_of_another_model_is_refused(other: Keys, said: str, dense: Any, tmp_path: Path) -> None:
+    keys = {**dense["swiglu"][0], **WHOLE, **SAVE}
+    if "load" in other:
         train(tmp_path, "made", keys)
+        other = {"load": str(tmp_path / "g" / "u" / "made" / "ckpt"), "finetune": True}
+    with pytest.raises(AssertionError, match=said):
+        train(tmp_path, "remade", {**keys, **other})

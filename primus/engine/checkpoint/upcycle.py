@@ -6,7 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from primus.engine.checkpoint.hf.likeness import differences
 from primus.engine.checkpoint.load import Source
+from primus.engine.config.model import ModelConfig
+from primus.engine.config.serialize import from_dict
 from primus.engine.model.moe.upcycling import Upcycling
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.sharding import Chunk, Shards
@@ -22,9 +25,10 @@ class UpcycledSource:
     """Experts are slices of dense layers; what routers hold stays as it was drawn."""
 
     def __init__(self, dense: Source, recipe: Upcycling) -> None:
-        """InputError if ranks have parts of the dense model apart, so that none can read a whole layer."""
+        """InputError if it is the checkpoint of another model, or if no rank can read a whole layer of it."""
         if not dense.is_shared:
             raise InputError("moe_use_upcycling reads checkpoints of ckpt_format torch_dist: save the dense model in it")
+        _check(from_dict(dense.common["container"]["model"], ModelConfig, "model"), recipe.dense)
         self._dense, self._recipe = dense, recipe
         self.common: Mapping[str, Any] = dense.common
         self.is_shared: bool = dense.is_shared
@@ -81,6 +85,23 @@ class UpcycledSource:
         if name.endswith("linear_fc2.weight"):
             return scaled.view(len(scaled), G, -1).transpose(0, 1)
         return scaled.view(halves, G, -1, *scaled.shape[1:]).transpose(0, 1).flatten(1, 2)
+
+
+def _check(stored: ModelConfig, dense: ModelConfig) -> None:
+    """InputError if `stored` is not the dense model that is asked for, whatever its vocabulary."""
+    if stored.moe.layers:
+        raise InputError(
+            "moe_use_upcycling true asks for the checkpoint of a dense model, and "
+            f"this one has {stored.moe.num_experts} experts already: "
+            "set moe_use_upcycling: false to go on from them, or load that of the dense model"
+        )
+    found = [each for each in differences(stored, dense) if each[0] != "vocab_size"]
+    if found:
+        listed = ", ".join(f"{path.rpartition('.')[2]} is {theirs} there and {ours} here" for path, theirs, ours in found)
+        raise InputError(
+            f"moe_use_upcycling true starts from the checkpoint of another model: {listed}; write what the dense model has, or "
+            "load that of such a one"
+        )
 
 
 @torch.no_grad()

@@ -23,7 +23,7 @@ def test_a_single_process_becomes_the_worker_on_the_written_container(tmp_path):
     command, env = started(tmp_path / "run", env={"PATH": "/bin"})
     assert command == [sys.executable, "-m", "primus.engine.worker", str(tmp_path / "run" / "config.yaml")]
     assert (tmp_path / "run" / "config.yaml").read_text() == "a: 1\n"
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.yaml"]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".config.before.yaml", "config.yaml"]
     assert env["PATH"] == "/bin"
 
 

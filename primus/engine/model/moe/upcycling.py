@@ -5,12 +5,13 @@ Their routers' rows are equal at first, so that the slices of one copy are chose
 starts with what the dense model made of it, up to the scale of the weights of the choice.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from primus.engine.config.model import GATED_ACTIVATIONS, ModelConfig
+from primus.engine.config.moe import MoEConfig
 from primus.engine.model.parameter import Initial
 
 __all__ = ["Upcycling", "repeated"]
@@ -30,6 +31,8 @@ class Upcycling:
     """Of both matrices, so that the sum over the chosen experts is as large as the dense output."""
     fresh: tuple[str, ...]
     """What routers hold that no dense checkpoint has."""
+    dense: ModelConfig
+    """The model that it is made of."""
 
     @classmethod
     def of(cls, config: ModelConfig) -> "Upcycling | None":
@@ -50,6 +53,7 @@ class Upcycling:
             halves=2 if is_gated else 1,
             scale=grows ** (1 / power),
             fresh=tuple(name for name, is_held in held.items() if is_held),
+            dense=replace(config, moe=MoEConfig()),
         )
 
 
