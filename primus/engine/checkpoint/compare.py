@@ -35,8 +35,9 @@ _ARCHITECTURE = (
 _NUMERICAL = ("train", "model", "optimizer", "scheduler", "dataset", "tokenizer", "rng", "mixed_precision", "ddp")
 """Parts of the configuration that bear on the numbers."""
 
-_LAYER = re.compile(r"((?:optimizer\.state\.\w+\.)?decoder\.layers\.\d+)\..+")
+_LAYER = re.compile(r"((?:optimizer\.state\.\w+\.)?decoder\.layers)\.(\d+)\.(.+)")
 _SHOWN = 12
+_SHOWN_OF_A_LAYER = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +82,32 @@ def changes(saved: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
 
 
 def summary(names: Sequence[str]) -> str:
-    """List tensors briefly: a layer's tensors are one entry."""
-    counts: dict[str, int] = {}
+    """List tensors briefly: those of a layer are one entry, and layers with the same ones too."""
+    layers: dict[tuple[str, str], list[str]] = {}
     for name in names:
         match = _LAYER.fullmatch(name)
-        entry = f"{match[1]}.*" if match else name
-        counts[entry] = counts.get(entry, 0) + 1
-    parts = [f"{entry} ({count} tensors)" if entry.endswith(".*") else entry for entry, count in counts.items()]
-    rest = len(parts) - _SHOWN
-    return ", ".join(parts[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+        place, part = ((match[1], match[2]), match[3]) if match else ((name, ""), "")
+        layers.setdefault(place, []).append(part)
+    alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (stem, number), parts in layers.items():
+        alike.setdefault((stem, tuple(parts)), []).append(number)
+    entries = [_entry(stem, numbers, parts) for (stem, parts), numbers in alike.items()]
+    return _first(entries, _SHOWN)
+
+
+def _entry(stem: str, numbers: Sequence[str], parts: Sequence[str]) -> str:
+    if not numbers[0]:
+        return stem
+    if len(numbers) == len(parts) == 1:
+        return f"{stem}.{numbers[0]}.{parts[0]}"
+    is_row = len(numbers) > 2 and int(numbers[-1]) - int(numbers[0]) == len(numbers) - 1
+    layers = f"{numbers[0]}-{numbers[-1]}" if is_row else "|".join(numbers)
+    return f"{stem}.{layers}.* ({len(parts) * len(numbers)} tensors: {_first(parts, _SHOWN_OF_A_LAYER)})"
+
+
+def _first(words: Sequence[str], count: int) -> str:
+    rest = len(words) - count
+    return ", ".join(words[:count]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def refusal(folder: Path, found: Difference, strictness: str) -> list[str]:
