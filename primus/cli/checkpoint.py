@@ -19,7 +19,7 @@ from primus.core.experiment import load_experiment
 from primus.core.launch.start import exchange_command
 from primus.engine.checkpoint.hf.likeness import differences
 from primus.engine.checkpoint.hf.new_folder import new_folder
-from primus.engine.checkpoint.hf.read import CONFIG, ORIGINAL, model_in
+from primus.engine.checkpoint.hf.read import CONFIG, ORIGINAL, check_extent, model_in
 from primus.engine.config.model import ModelConfig
 from primus.errors import ConfigError, RunError
 
@@ -46,6 +46,7 @@ def import_hf(
     """Make a checkpoint of a Hugging Face folder, and a preset of its model beside it."""
     file = hf_path / CONFIG
     family, model = model_in(hf_path)
+    check_extent(hf_path, family, model)
     if config is not None:
         _check_experiment(config, model, file)
     has_tokenizer = any((hf_path / name).is_file() for name in _TOKENIZER)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -74,8 +75,12 @@ def test_what_is_wrong_with_a_folder_is_told_and_nothing_is_left(
     assert missing.err == f"error: {why}\n"
     (folder / "hf").mkdir()
     (folder / "hf" / "config.json").write_text((RECORDED / "llama" / "config.json").read_text())
+    empty = primus("checkpoint", "import-hf", "--hf-path", "hf", "--out", "ckpt")
+    assert empty.code == 2
+    assert "error: hf holds neither model.safetensors nor model.safetensors.index.json" in empty.err
+    (folder / "hf" / "model.safetensors").write_text("short")
     assert primus("checkpoint", "import-hf", "--hf-path", "hf", "--out", "ckpt").code == 2
-    assert "error: hf holds neither model.safetensors nor model.safetensors.index.json" in caplog.text
+    assert "error: hf/model.safetensors is damaged or no safetensors file" in caplog.text
     assert "Traceback" not in caplog.text
     assert sorted(each.name for each in folder.iterdir()) == ["hf", "tiny.yaml"]
 
@@ -102,3 +107,19 @@ def test_weights_of_another_model_than_the_experiments_are_refused(primus: Primu
     assert refused.code == 2
     assert "tiny.yaml: model.hidden_size is 256, and 48 in" in refused.err
     assert "tiny.yaml: model.attention.add_qkv_bias is False, and True in" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("family", "entry", "asked"),
+    [("llama", "num_hidden_layers", "num_hidden_layers"), ("qwen3_moe", "num_experts", "the number of experts")],
+)
+def test_more_than_a_folder_can_hold_is_refused_at_once(
+    family: str, entry: str, asked: str, primus: Primus, folder: Path
+) -> None:
+    shutil.copytree(RECORDED / family, "hf")
+    content = json.loads(Path("hf/config.json").read_text())
+    Path("hf/config.json").write_text(json.dumps({**content, entry: 10**7}))
+    refused = primus("checkpoint", "import-hf", "--hf-path", "hf", "--out", "ckpt")
+    assert refused.code == 2
+    assert f"error: hf/config.json: {asked} is 10000000, and all the weights in hf are " in refused.err
+    assert not (folder / "ckpt").exists()

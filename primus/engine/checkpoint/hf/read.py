@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from primus.engine.checkpoint.hf.names import FAMILIES
-from primus.engine.checkpoint.hf.stored import holds_layer
+from primus.engine.checkpoint.hf.names import FAMILIES, row_of
+from primus.engine.checkpoint.hf.stored import holds_layer, tensor_names
 from primus.engine.config.attention import AttentionConfig, MLAConfig
 from primus.engine.config.model import ModelConfig
 from primus.engine.config.moe import MoEConfig
@@ -15,7 +15,7 @@ from primus.engine.config.mtp import MTPConfig
 from primus.engine.config.position import PositionConfig
 from primus.errors import InputError
 
-__all__ = ["CONFIG", "ORIGINAL", "model_in", "model_of", "read_config"]
+__all__ = ["CONFIG", "ORIGINAL", "check_extent", "model_in", "model_of", "read_config"]
 
 CONFIG = "config.json"
 ORIGINAL = "huggingface"
@@ -76,6 +76,26 @@ def model_in(folder: Path) -> tuple[str, ModelConfig]:
     if model.mtp.num_layers and not holds_layer(folder, model.num_layers):
         model = replace(model, mtp=MTPConfig())
     return family, model
+
+
+def check_extent(folder: Path, family: str, model: ModelConfig) -> None:
+    """InputError if `config.json` asks for so many layers or experts that the folder's tensors cannot be as many.
+
+    Which of them are missing is found out later, tensor by tensor; of millions that takes too long.
+    """
+    found = len(tensor_names(folder))
+    asked = {"num_hidden_layers": model.num_layers}
+    if model.moe.layers:
+        row = row_of(family, f"decoder.layers.{model.moe.layers[0]}.mlp.experts.linear_fc2.weight", model)
+        if row is not None and not row.is_stack:
+            asked["the number of experts"] = model.moe.num_experts or 0
+    problems = [
+        f"{folder / CONFIG}: {name} is {count}, and all the weights in {folder} are {found} tensors"
+        for name, count in asked.items()
+        if found and count > found
+    ]
+    if problems:
+        raise InputError(problems)
 
 
 class _Reader:

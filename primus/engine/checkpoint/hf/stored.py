@@ -7,7 +7,7 @@ from pathlib import Path
 
 from primus.errors import InputError
 
-__all__ = ["files_of", "holds_layer"]
+__all__ = ["files_of", "holds_layer", "tensor_names"]
 
 _ONE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -33,9 +33,13 @@ def files_of(folder: Path) -> tuple[list[str], Mapping[str, str]]:
 
 def holds_layer(folder: Path, number: int) -> bool:
     """Tell whether the weights of a layer are there; InputError as for the whole folder."""
+    return any(name.startswith(f"model.layers.{number}.") for name in tensor_names(folder))
+
+
+def tensor_names(folder: Path) -> Collection[str]:
+    """Return the names of all tensors; none of a damaged file. InputError as `files_of`."""
     files, indexed = files_of(folder)
-    names = indexed or _names(folder / files[0])
-    return any(name.startswith(f"model.layers.{number}.") for name in names)
+    return indexed or _names(folder / files[0])
 
 
 def _names(file: Path) -> Collection[str]:
