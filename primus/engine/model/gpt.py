@@ -80,7 +80,9 @@ class GPTModel(nn.Module):
             hidden: Tensor = x_SBH
             return hidden
         result: Tensor = self.output_layer(x_SBH, labels_BS, loss_mask_BS)
-        if not ahead:
+        if self.mtp is None:
+            assert not ahead, "there are no layers that look further ahead"
             return result
-        assert self.mtp is not None, "there are no layers that look further ahead"
-        return torch.cat((result.unsqueeze(0), self.mtp(x_SBH, ahead, self.output_layer, tables, attention_mask)))
+        # Also where they rest, as in an evaluation: who gathers weights unit by unit waits for the last module of a unit.
+        further: Tensor = self.mtp(x_SBH, ahead, self.output_layer, tables, attention_mask)
+        return torch.cat((result.unsqueeze(0), further)) if ahead else result

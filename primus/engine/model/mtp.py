@@ -73,7 +73,9 @@ class MultiTokenPrediction(nn.Module):
     def forward(
         self, hidden: Tensor, ahead: Sequence[Ahead], output: OutputLayer, tables: RotaryTables | None, mask: Tensor | None
     ) -> Tensor:
-        """Return the sum of the losses of each depth, for what each reads, [depths]."""
+        """Return the sum of the losses of each depth, for what each reads, [depths]; with nothing to read they rest."""
+        if not ahead:
+            return hidden.new_empty(0)
         (words,), losses = self._words, list[Tensor]()
         for layer, run, depth in zip(self.layers, self._runs, ahead, strict=True):
             hidden = run(layer, hidden, words(depth.tokens, depth.positions), tables, mask)

@@ -1,6 +1,7 @@
 """`Console` shows each record: a Rich progress bar on a terminal, one plain line otherwise."""
 
 import logging
+import re
 import sys
 import time
 from datetime import timedelta
@@ -34,7 +35,10 @@ _FIELDS = (
 
 def line_of(record: Record, *, with_throughput: bool) -> str:
     """Return the fields of a record that a reader wants in one line."""
-    parts = [_field(record, *field) for field in _FIELDS if field[0] in record and _is_news(field[0], record)]
+    first, *rest = _FIELDS
+    ahead = [(key, key.replace("_", " "), first[2]) for key in record if re.fullmatch(r"mtp_\d+_loss", key)]
+    fields = (first, *ahead, *rest)
+    parts = [_field(record, *field) for field in fields if field[0] in record and _is_news(field[0], record)]
     if with_throughput and "tflops_per_device" in record:
         parts.append(_field(record, "tflops_per_device", "TFLOP/s", "{:.3g}"))
     if record.get("skipped_iterations"):

@@ -6,8 +6,10 @@ from typing import Any, cast
 
 import pytest
 import torch
+from ranks import run_ranks
 from torch.nn import functional as F
 
+from primus.engine.config import DDPConfig, DistConfig, ParallelConfig
 from primus.engine.config.attention import AttentionConfig
 from primus.engine.config.model import ModelConfig
 from primus.engine.config.mtp import MTPConfig
@@ -16,7 +18,8 @@ from primus.engine.config.recompute import RecomputeConfig
 from primus.engine.data.loader import Batch
 from primus.engine.model.builder import build_model
 from primus.engine.model.gpt import GPTModel
-from primus.engine.parallel.mesh import single_mesh
+from primus.engine.parallel.data import GradientBuffers
+from primus.engine.parallel.mesh import build_mesh, single_mesh
 from primus.engine.parallel.random import RandomStreams
 from primus.engine.pipeline.schedules import Op
 from primus.engine.trace import Trace
@@ -167,3 +170,22 @@ def test_an_evaluation_and_a_sample_do_not_look_ahead() -> None:
     assert {name.rpartition(".layers.")[0] for name in names} == {"mtp"}
     assert {"mtp.layers.1.enorm.weight", "mtp.layers.1.eh_proj.weight", "mtp.layers.0.final_layernorm.weight"} < names
     assert "mtp.layers.0.transformer_layer.mlp.linear_fc1.weight" in names
+
+
+def whole_rank(rank: int) -> bool:
+    """Tell whether weights of the last unit are whole after an evaluation."""
+    mesh = build_mesh(ParallelConfig(), DistConfig(), torch.device("cpu"))
+    model = built(CONFIG)
+    config = DDPConfig(
+        use_distributed_optimizer=True, use_megatron_fsdp=True, data_parallel_sharding_strategy="optim_grads_params"
+    )
+    GradientBuffers([model], config, mesh, grad_dtype=torch.float64, per_token=False, units=[model.units()])
+    given = batch()
+    with torch.no_grad():
+        model.eval()(given.tokens, given.position_ids, None, given.labels, given.loss_mask)
+    assert model.mtp is not None
+    return any(parameter.untyped_storage().nbytes() for parameter in model.mtp.parameters())
+
+
+def test_an_evaluation_gives_their_gathered_weights_back() -> None:
+    assert run_ranks(whole_rank, 2) == [False, False]

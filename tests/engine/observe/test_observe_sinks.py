@@ -178,6 +178,11 @@ def test_losses_of_routers_are_shown_where_the_loss_is() -> None:
     assert "layer" not in line, "a model has many"
 
 
+def test_losses_further_ahead_follow_that_of_the_next_token() -> None:
+    line = line_of(RECORD | {"mtp_1_loss": 2.0, "mtp_2_loss": 3.0}, with_throughput=False)
+    assert line.startswith("lm loss 3.333333E-01 | mtp 1 loss 2.000000E+00 | mtp 2 loss 3.000000E+00 | lr ")
+
+
 def test_losses_of_tokens_further_ahead_have_their_tags() -> None:
     record = RECORD | {"mtp_1_loss": 2.5, "mtp_2_loss": 3.0}
     assert interval_scalars(record, LoggerConfig()).items() >= {"mtp_1 loss": 2.5, "mtp_2 loss": 3.0}.items()
