@@ -1,0 +1,83 @@
+"""`Flavor`: a function of a recipe module that makes a container from keywords, `llama3_8b_finetune_config(train_iters=20)`.
+
+A recipe of one's own is a module with plain functions: what they take is read from their signature, as it is from a flavor's.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Generic, TypeVar
+
+from primus.backends.megatron_bridge.container import ConfigContainer
+from primus.errors import ConfigError
+
+__all__ = ["Flavor", "Function", "arguments_of", "built"]
+
+A = TypeVar("A")
+Function = Callable[..., ConfigContainer]
+_NULL_IS_A_VALUE = ("peft",)
+"""Arguments whose null is no word for the flavor's own value."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Flavor(Generic[A]):
+    """A function of keywords that are declared once, as fields of a dataclass."""
+
+    arguments: type[A]
+    """Dataclass with the arguments."""
+    build: Callable[[A], ConfigContainer]
+    """Makes the container."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Values of arguments that nobody gives."""
+    without: tuple[str, ...] = ()
+    """Fields of the dataclass that this flavor does not take."""
+
+    def __call__(self, **given: Any) -> ConfigContainer:
+        """Return the container; TypeError for a keyword that is not an argument."""
+        unknown = [name for name in given if name not in self.names]
+        if unknown:
+            raise TypeError(f"unexpected keyword argument {unknown[0]}; there are {', '.join(self.names)}")
+        return self.build(self.arguments(**{**self.defaults, **given}))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Arguments in their order."""
+        return tuple(each.name for each in fields(self.arguments) if each.name not in self.without)  # type: ignore[arg-type]
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """What `inspect` says of the flavor."""
+        return inspect.Signature(
+            [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=self.defaults.get(name)) for name in self.names],
+            return_annotation=ConfigContainer,
+        )
+
+
+def arguments_of(function: Function) -> dict[str, inspect.Parameter]:
+    """Return what a flavor takes by keyword; a `**` parameter takes whatever there is."""
+    return dict(inspect.signature(function).parameters)
+
+
+def built(function: Function, given: Mapping[str, Any], *, name: str) -> ConfigContainer:
+    """Return a flavor's container; null is the flavor's own value. ConfigError names arguments that it does not take."""
+    taken = arguments_of(function)
+    if not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in taken.values()):
+        problems = [
+            f"{name} takes no argument {key}; it takes {', '.join(taken) or 'none'}" for key in given if key not in taken
+        ]
+        if problems:
+            raise ConfigError(problems)
+    missing = [
+        key
+        for key, each in taken.items()
+        if each.default is inspect.Parameter.empty
+        and key not in given
+        and each.kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    if missing:
+        raise ConfigError(f"{name} needs {', '.join(missing)}; set it beside the flavor")
+    chosen = {key: value for key, value in given.items() if value is not None or key in _NULL_IS_A_VALUE}
+    container = function(**chosen)
+    if not isinstance(container, ConfigContainer):
+        raise ConfigError(f"{name} returned a {type(container).__name__}; a flavor returns a ConfigContainer")
+    return container

@@ -1,0 +1,1 @@
+"""GPT-3, and a tiny model to try a run with."""

@@ -1,0 +1,1 @@
+"""Mamba models."""

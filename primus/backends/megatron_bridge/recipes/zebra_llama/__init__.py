@@ -1,0 +1,1 @@
+"""Zebra-Llama models."""
