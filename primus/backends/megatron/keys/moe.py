@@ -51,7 +51,8 @@ ROWS = section(
     live("moe_z_loss_coeff", "float?", "model.moe.z_loss_coeff", minimum=0,
             doc="Weight of the loss that keeps router logits small. Null: not computed; 0 computes and logs it."),
     live("moe_input_jitter_eps", "float?", "model.moe.input_jitter_eps", minimum=0,
-            doc="Multiply the router's input by noise of up to this much around 1, in training."),
+            doc="Multiply the router's input by noise of up to this much around 1, in training; each rank draws its own, so "
+                "that another layout has other noise."),
     live("moe_token_dispatcher_type", "str", "model.moe.token_dispatcher",
          choices=("allgather", "alltoall", "flex"),
             doc="How tokens travel to the ranks of their experts: all of them to all ranks, a row for each expert of a token, "
