@@ -10,9 +10,11 @@ _8X7B = Model(
     preset="mixtral_8x7B_v0.1",
     vocab_size=32000,
     hf_path="mistralai/Mixtral-8x7B-v0.1",
-    released={"max_position_embeddings": 32768},
+    released={"max_position_embeddings": 32768, "moe_router_dtype": "fp32"},
 )
-_8X22B = Model(preset="mixtral_8x22B_v0.1", vocab_size=32768, hf_path="mistralai/Mixtral-8x22B-v0.1")
+_8X22B = Model(
+    preset="mixtral_8x22B_v0.1", vocab_size=32768, hf_path="mistralai/Mixtral-8x22B-v0.1", released={"moe_router_dtype": "fp32"}
+)
 
 _PRETRAIN = {**PRETRAIN, "train_iters": 1_000_000, "seq_length": 4096}
 _FINETUNE = Family(

@@ -7,7 +7,7 @@ from primus.backends.megatron_bridge.recipes.parts import WHOLE_LAYERS
 from primus.backends.megatron_bridge.recipes.pretraining import pretraining
 from primus.backends.megatron_bridge.recipes.qwen.values import PRETRAIN, released_3
 
-_RELEASED = released_3(moe_router_load_balancing_type="aux_loss", moe_aux_loss_coeff=1e-3)
+_RELEASED = released_3(moe_router_dtype="fp32", moe_router_load_balancing_type="aux_loss", moe_aux_loss_coeff=1e-3)
 _30B = Model(preset="qwen3_30B_A3B", vocab_size=151936, hf_path="Qwen/Qwen3-30B-A3B", released=_RELEASED)
 _235B = Model(preset="qwen3_235B_A22B", vocab_size=151936, hf_path="Qwen/Qwen3-235B-A22B", released=_RELEASED)
 

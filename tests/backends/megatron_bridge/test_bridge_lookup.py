@@ -1,0 +1,237 @@
+"""Which function `recipe` and `flavor` name: ours, an installed Megatron-Bridge's, or the user's own."""
+
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from primus.backends.megatron_bridge.container import ConfigContainer, LoRA
+from primus.backends.megatron_bridge.recipes import built, find_flavor, flavors_of, recipe_names
+from primus.errors import ConfigError
+
+
+def refusal(recipe: str, flavor: str) -> str:
+    with pytest.raises(ConfigError) as refused:
+        built(find_flavor(recipe, flavor), {}, name=flavor)
+    return str(refused.value)
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Return a function that writes a module where Python finds it; it is forgotten afterwards."""
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+
+    def write_module(path: str, text: str) -> None:
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(textwrap.dedent(text))
+
+    yield write_module
+    for name in set(sys.modules) - before:
+        if name.split(".")[0] in ("megatron", "own_recipes"):
+            del sys.modules[name]
+
+
+# -- names
+
+
+@pytest.mark.parametrize(
+    ("recipe", "flavor"),
+    [
+        ("llama.llama3", "llama31_70b_finetune_config"),
+        ("primus.backends.megatron_bridge.recipes.llama.llama2", "llama2_7b_sft_config"),
+    ],
+)
+def test_recipe_is_found_by_its_short_and_by_its_whole_name(recipe: str, flavor: str):
+    assert isinstance(built(find_flavor(recipe, flavor), {}, name=flavor), ConfigContainer)
+
+
+def test_every_model_has_flavors_of_all_kinds():
+    kinds = ("pretrain_config", "finetune_config", "sft_config", "peft_config")
+    for recipe in recipe_names():
+        names = [name for name in flavors_of(recipe) if name.endswith("_finetune_config")]
+        stems = [name.removesuffix("finetune_config") for name in names]
+        assert {f"{stem}{kind}" for stem in stems for kind in kinds} <= set(flavors_of(recipe))
+
+
+def test_documented_families_are_there():
+    assert {"llama.llama2", "llama.llama3", "qwen.qwen2", "qwen.qwen3", "qwen.qwen3_moe", "gpt_oss.gpt_oss"} <= set(
+        recipe_names()
+    )
+    assert {"deepseek.deepseek_v2", "deepseek.deepseek_v3", "mixtral.mixtral", "gpt.vanilla_gpt", "auto"} <= set(recipe_names())
+
+
+def test_unknown_recipe_is_refused_with_what_was_tried_and_the_nearest():
+    message = refusal("qwen.qwen33", "x")
+    assert message.startswith(
+        "recipe qwen.qwen33: there is no module primus.backends.megatron_bridge.recipes.qwen.qwen33, megatron."
+    )
+    assert "Did you mean qwen.qwen3" in message
+    assert "Did you mean llama.llama3" in refusal("llama3", "x")
+
+
+def test_unknown_flavor_is_refused_with_the_nearest():
+    message = refusal("qwen.qwen3", "qwen3_8_finetune_config")
+    assert message.startswith(
+        "flavor qwen3_8_finetune_config: recipe qwen.qwen3 has none of that name. Did you mean qwen3_8b_finetune_config"
+    )
+
+
+@pytest.mark.parametrize(
+    ("recipe", "flavor", "why"),
+    [
+        ("gemma.gemma2", "gemma2_2b_finetune_config", "Gemma multiplies embeddings"),
+        ("qwen_vl.qwen25_vl", "qwen25_vl_7b_finetune_config", "vision-language recipe"),
+        ("llama.llama2", "llama2_70b_lora_mxfp4_config", "llama2_70b_peft_config trains the same adapters in bf16"),
+        ("primus.backends.megatron_bridge.recipes.llama.llama2", "llama2_70b_lora_mxfp4_config", "FP8 or FP4"),
+    ],
+)
+def test_recipes_that_the_engine_does_not_run_are_refused_with_the_reason(recipe: str, flavor: str, why: str):
+    message = refusal(recipe, flavor)
+    assert message.startswith(f"recipe {recipe}, flavor {flavor}: ")
+    assert why in message
+
+
+# -- the user's own
+
+
+OWN = """
+    from primus.backends.megatron_bridge.container import ConfigContainer
+    from primus.backends.megatron_bridge.recipes.gpt.vanilla_gpt import vanilla_gpt_finetune_config
+
+    def small_finetune_config(*, train_iters: int = 3) -> ConfigContainer:
+        return vanilla_gpt_finetune_config(train_iters=train_iters)
+
+    def needs_finetune_config(*, depth: int) -> ConfigContainer: ...
+
+    def wrong_finetune_config():
+        return 3
+"""
+
+
+def test_recipe_of_ones_own_is_a_module_with_functions(write):
+    write("own_recipes.py", OWN)
+    assert built(find_flavor("own_recipes", "small_finetune_config"), {"train_iters": 5}, name="x").train.train_iters == 5
+    assert "Did you mean small_finetune_config?" in refusal("own_recipes", "smal_finetune_config")
+    assert refusal("own_recipes", "needs_finetune_config") == "needs_finetune_config needs depth; set it beside the flavor"
+    assert "returned a int" in refusal("own_recipes", "wrong_finetune_config")
+    with pytest.raises(ConfigError, match="takes no argument lr; it takes train_iters"):
+        built(find_flavor("own_recipes", "small_finetune_config"), {"lr": 1}, name="small")
+
+
+def test_module_that_cannot_be_imported_says_why(write):
+    write("own_recipes.py", "import no_such_library")
+    assert refusal("own_recipes", "x") == "recipe own_recipes cannot be imported: No module named 'no_such_library'"
+
+
+# -- an installed Megatron-Bridge
+
+
+THEIRS = """
+    from dataclasses import dataclass, field
+
+    @dataclass
+    class TrainingConfig:
+        train_iters: int = 10
+        global_batch_size: int = 4
+        micro_batch_size: int = 1
+        fresh_idea: bool = False
+
+    @dataclass
+    class Provider:
+        num_layers: int = 2
+        hidden_size: int = 64
+        activation_func: object = None
+        params_dtype: object = None
+
+    @dataclass
+    class Plain:
+        lr: float = 1e-3
+        min_lr: float = 0.0
+
+    @dataclass
+    class Scheduler:
+        lr_warmup_iters: int = 2
+
+    @dataclass
+    class Dataset:
+        seq_length: int = 32
+        dataset_name: str = "squad"
+        val_proportion: float = 0.1
+        process_example_fn: object = print
+
+    @dataclass
+    class Logger:
+        log_interval: int = 1
+
+    @dataclass
+    class Tokenizer:
+        tokenizer_model: str = "t"
+
+    @dataclass
+    class Checkpoint:
+        save_interval: int = 5
+
+    @dataclass
+    class LoRA:
+        dim: int = 4
+        alpha: int = 8
+        target_modules: list = field(default_factory=lambda: ["linear_qkv"])
+
+    @dataclass
+    class ConfigContainer:
+        train: object
+        model: object
+        optimizer: object
+        scheduler: object
+        dataset: object
+        logger: object
+        tokenizer: object
+        checkpoint: object
+        peft: object = None
+        mixed_precision: object = "bf16_mixed"
+
+    class bfloat16:
+        def __repr__(self):
+            return "torch.bfloat16"
+
+    def silu(x):
+        return x
+
+    def new_9b_finetune_config(*, train_iters=10, idea=False, peft=True):
+        return ConfigContainer(
+            TrainingConfig(train_iters=train_iters, fresh_idea=idea),
+            Provider(activation_func=silu, params_dtype=bfloat16()),
+            Plain(), Scheduler(), Dataset(), Logger(), Tokenizer(), Checkpoint(), LoRA() if peft else None,
+        )
+"""
+
+
+@pytest.fixture
+def installed(write):
+    for folder in ("megatron", "megatron/bridge", "megatron/bridge/recipes", "megatron/bridge/recipes/new"):
+        write(f"{folder}/__init__.py", "")
+    write("megatron/bridge/recipes/new/new9.py", THEIRS)
+
+
+def test_recipe_of_an_installed_bridge_is_translated_by_names(installed):
+    config = built(find_flavor("new.new9", "new_9b_finetune_config"), {"train_iters": 7}, name="new")
+    assert (config.train.train_iters, config.model.hidden_size, config.optimizer.lr) == (7, 64, 1e-3)
+    assert (config.model.activation_func, config.model.params_dtype) == ("silu", "bf16")
+    assert (config.dataset.dataset_name, config.mixed_precision) == ("squad", "bf16_mixed")
+    assert (type(config.peft), config.peft.dim, config.peft.target_modules) == (LoRA, 4, ["linear_qkv"])
+
+
+def test_value_that_has_no_place_here_refuses_the_recipe_by_the_fields_name(installed):
+    with pytest.raises(ConfigError) as refused:
+        built(find_flavor("new.new9", "new_9b_finetune_config"), {"idea": True}, name="new")
+    assert str(refused.value) == (
+        "recipe megatron.bridge.recipes.new.new9: train.fresh_idea is True, and this engine has no such field"
+    )
+
+
+def test_recipe_of_ours_goes_before_an_installed_one(installed, write):
+    write("megatron/bridge/recipes/gpt/vanilla_gpt.py", "def vanilla_gpt_finetune_config(): return None")
+    assert isinstance(built(find_flavor("gpt.vanilla_gpt", "vanilla_gpt_finetune_config"), {}, name="x"), ConfigContainer)
