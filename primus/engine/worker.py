@@ -21,7 +21,7 @@ from primus.errors import EXIT_DONE, EXIT_RUN, InputError, PrimusError
 from primus.run_config import put_back_config
 from primus.run_lock import occupy
 
-__all__ = ["main"]
+__all__ = ["is_out_of_memory", "main"]
 
 # As a program this module is called __main__, which is no child of the logger that writes the rank's log.
 log = logging.getLogger("primus.engine.worker")
@@ -49,7 +49,10 @@ def main(arguments: list[str]) -> int:
     except KeyboardInterrupt as error:
         message = "interrupted; exit_signal_handler: true lets a run save before it ends"
         return _end(rank, config, message, 128 + signal.SIGINT, error)
-    except Exception as error:  # noqa: BLE001 - the last place where it can become an exit code and a cause
+    except Exception as error:  # the last place where it can become an exit code and a cause
+        if config is not None and is_out_of_memory(error):
+            log.debug("memory ran out", exc_info=error, extra=logs.FILE_ONLY)
+            return _end(rank, config, _out_of_memory(config, error), EXIT_RUN, error)
         place = traceback.extract_tb(error.__traceback__)[-1]
         message = f"the run failed: {type(error).__name__}: {error} ({place.filename}:{place.lineno})"
         return _end(rank, config, message, EXIT_RUN, error, with_traceback=True)
@@ -60,6 +63,21 @@ def _container(arguments: list[str]) -> ConfigContainer:
     if len(arguments) != 1:
         raise InputError("usage: python -m primus.engine.worker CONFIG, the config.yaml of a run folder")
     return serialize.load(Path(arguments[0]))
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Tell whether an allocator failed: Python's, torch's of a device, or torch's of the host, which has no type of its own."""
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+
+
+def _out_of_memory(config: ConfigContainer, error: Exception) -> str:
+    first_line = str(error).partition("\n")[0]
+    return (
+        f"memory ran out: {first_line or type(error).__name__}. What takes it: micro_batch_size "
+        f"{config.train.micro_batch_size}, seq_length {config.model.seq_length}, hidden_size {config.model.hidden_size}, "
+        f"num_layers {config.model.num_layers}; smaller ones, recompute_granularity: full, or more ranks need less. "
+        "--dry-run shows the plan of memory"
+    )
 
 
 def _end(

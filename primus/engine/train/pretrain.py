@@ -37,6 +37,7 @@ from primus.engine.train.callbacks.profiling import Profiling
 from primus.engine.train.callbacks.replicas import ReplicaCheck
 from primus.engine.train.callbacks.saving import Saving
 from primus.engine.train.callbacks.stop import Stopping
+from primus.engine.train.capacity import check_capacity
 from primus.engine.train.determinism import be_deterministic
 from primus.engine.train.feeds import Feeds, Sources
 from primus.engine.train.loop import Callback, Loop
@@ -99,6 +100,7 @@ def _run(config: ConfigContainer, tokenizer: Tokenizer, start: Start | None, mes
     if mesh.world.size > 1:
         for line in without_effect(config.dist, mesh.device):
             log.info("%s", line)
+    check_capacity(config, mesh)
     plan = BatchPlan.of(config.train, mesh.layout.data)
     # Before the model: wrong data are told sooner, and loader processes are forked while this one is small.
     sources = Sources(config, tokenizer, mesh, plan)
