@@ -5,13 +5,14 @@
 - `explain.py`: what one key means
 - `diff.py`: what two experiments do differently
 - `coverage.py`: which keys act
+- `recipes.py`: what `recipe` and `flavor` can name
 - `docs.py`: the key reference as Markdown
 - `resolve.py`: what these verbs read: an experiment with its values typed
 """
 
 import typer
 
-from primus.cli.config import coverage, diff, docs, explain, show, validate
+from primus.cli.config import coverage, diff, docs, explain, recipes, show, validate
 from primus.cli.words import TAKES_WORDS
 
 __all__ = ["app"]
@@ -22,4 +23,5 @@ app.command("validate")(validate.validate)
 app.command("explain")(explain.explain)
 app.command("diff")(diff.diff)
 app.command("coverage")(coverage.show_coverage)
+app.command("recipes")(recipes.recipes)
 app.command("docs")(docs.docs)

@@ -14,5 +14,6 @@
 
 from primus.backends.megatron_bridge.recipes.find import find_flavor, flavors_of, recipe_names
 from primus.backends.megatron_bridge.recipes.flavor import arguments_of, built
+from primus.backends.megatron_bridge.recipes.refused import REFUSED_RECIPES
 
-__all__ = ["arguments_of", "built", "find_flavor", "flavors_of", "recipe_names"]
+__all__ = ["REFUSED_RECIPES", "arguments_of", "built", "find_flavor", "flavors_of", "recipe_names"]

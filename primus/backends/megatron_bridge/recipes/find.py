@@ -9,6 +9,7 @@ import importlib.util
 import pkgutil
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 from primus.backends.megatron_bridge.container import ConfigContainer
 from primus.backends.megatron_bridge.recipes import foreign
@@ -40,12 +41,13 @@ def recipe_names() -> list[str]:
     """Return the recipes of this package."""
     package = importlib.import_module(_OURS)
     names = (each.name for each in pkgutil.walk_packages(package.__path__, f"{_OURS}.") if not each.ispkg)
-    return sorted(name.removeprefix(f"{_OURS}.") for name in names if flavors_in(importlib.import_module(name)))
+    return sorted(name.removeprefix(f"{_OURS}.") for name in names if flavors_of(name.removeprefix(f"{_OURS}.")))
 
 
-def flavors_of(recipe: str) -> dict[str, Function]:
+def flavors_of(recipe: str) -> dict[str, Flavor[Any]]:
     """Return the flavors of one of this package's recipes, in the order of the file."""
-    return flavors_in(importlib.import_module(f"{_OURS}.{recipe}"))
+    found = vars(importlib.import_module(f"{_OURS}.{recipe}"))
+    return {name: value for name, value in found.items() if isinstance(value, Flavor)}
 
 
 def flavors_in(module: ModuleType) -> dict[str, Function]:

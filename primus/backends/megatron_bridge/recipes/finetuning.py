@@ -67,16 +67,21 @@ class _Tuning:
     lora: Lora
     fields: Fields
 
-    def build(self, given: Finetuning) -> ConfigContainer:
-        """Return the container of a run; values that nobody gave depend on whether it has adapters and packs samples."""
-        has_adapters, family = is_adapted(given.peft), self.family
-        args = filled(given, self.adapters if has_adapters else self.full)
-        args = filled(args, family.packed if given.packed_sequence else family.unpacked)
-        config = base(self.shape, args, lr=_peak(args, has_adapters=has_adapters), beta2=0.98, seed=_SEED)
+    def fill(self, given: Finetuning) -> Finetuning:
+        """Return arguments with the values that depend on whether a run has adapters and packs samples."""
+        has_adapters = is_adapted(given.peft)
+        own = {"hf_path": self.shape.hf_path, "finetune_lr": _ADAPTER_LR if has_adapters else _FULL_LR}
+        args = filled(given, {**own, **(self.adapters if has_adapters else self.full)})
+        return filled(args, self.family.packed if given.packed_sequence else self.family.unpacked)
+
+    def build(self, args: Finetuning) -> ConfigContainer:
+        """Return the container of a run."""
+        has_adapters, family = is_adapted(args.peft), self.family
+        config = base(self.shape, args, lr=args.finetune_lr, beta2=0.98, seed=_SEED)
         config.model.calculate_per_token_loss = True
         config.dataset = rows(args, seed=_SEED)
         config.checkpoint.pretrained_checkpoint = args.pretrained_checkpoint
-        config.checkpoint.hf_path = None if args.pretrained_checkpoint else args.hf_path or self.shape.hf_path
+        config.checkpoint.hf_path = None if args.pretrained_checkpoint else args.hf_path
         config.logger.wandb_project = args.wandb_project
         config.logger.wandb_entity = args.wandb_entity
         config.logger.wandb_exp_name = args.wandb_exp_name
@@ -115,7 +120,7 @@ def finetunings(
         depends = {*values.packed, *values.unpacked, *tuning.full, *tuning.adapters}
         always = {name: value for name, value in _ALWAYS.items() if name not in depends}
         defaults = {**always, **values.arguments, "peft": peft}
-        return Flavor(arguments=Finetuning, build=tuning.build, defaults=defaults)
+        return Flavor(arguments=Finetuning, fill=tuning.fill, build=tuning.build, defaults=defaults)
 
     return flavor(family, lora, "lora"), flavor(newer, newer_lora or lora, "none"), flavor(newer, newer_lora or lora, "lora")
 
@@ -135,7 +140,3 @@ def degrees(
     if ep is not None:
         sizes["expert_model_parallel_size"] = ep
     return sizes
-
-
-def _peak(args: Finetuning, *, has_adapters: bool) -> float:
-    return args.finetune_lr if args.finetune_lr is not None else (_ADAPTER_LR if has_adapters else _FULL_LR)

@@ -25,8 +25,10 @@ class Flavor(Generic[A]):
 
     arguments: type[A]
     """Dataclass with the arguments."""
+    fill: Callable[[A], A]
+    """Puts values in the place of None, some of which depend on others."""
     build: Callable[[A], ConfigContainer]
-    """Makes the container."""
+    """Makes the container of such arguments."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Values of arguments that nobody gives."""
     without: tuple[str, ...] = ()
@@ -37,7 +39,11 @@ class Flavor(Generic[A]):
         unknown = [name for name in given if name not in self.names]
         if unknown:
             raise TypeError(f"unexpected keyword argument {unknown[0]}; there are {', '.join(self.names)}")
-        return self.build(self.arguments(**{**self.defaults, **given}))
+        return self.build(self.filled(**given))
+
+    def filled(self, **given: Any) -> A:
+        """Return all arguments as a run with those given has them."""
+        return self.fill(self.arguments(**{**self.defaults, **given}))
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -61,9 +61,8 @@ DEGREES = (
 """Arguments that are fields of the model."""
 
 
-def base(shape: Shape, args: Run, *, lr: float, beta2: float, seed: int) -> ConfigContainer:
+def base(shape: Shape, args: Run, *, lr: float | None, beta2: float, seed: int) -> ConfigContainer:
     """Return a container without data, adapters and what a family says besides."""
-    weights = args.hf_path or shape.hf_path
     model = model_from_keys(shape.architecture(args.hf_path))
     for name in DEGREES:
         if (value := getattr(args, name)) is not None:
@@ -107,7 +106,7 @@ def base(shape: Shape, args: Run, *, lr: float, beta2: float, seed: int) -> Conf
         ddp=DistributedDataParallelConfig(
             check_for_nan_in_grad=True, use_distributed_optimizer=True, use_megatron_fsdp=bool(args.use_megatron_fsdp)
         ),
-        tokenizer=TokenizerConfig(tokenizer_type="HuggingFaceTokenizer", tokenizer_model=weights or shape.tokenizer),
+        tokenizer=TokenizerConfig(tokenizer_type="HuggingFaceTokenizer", tokenizer_model=args.hf_path or shape.tokenizer),
         checkpoint=_checkpoints(args),
         dataset=GPTDatasetConfig(seq_length=args.seq_length),
         logger=LoggerConfig(log_interval=1, tensorboard_dir=str(_folder(args) / "tb_logs")),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from primus.backends.megatron_bridge.container import ConfigContainer, GPTDatasetConfig
-from primus.backends.megatron_bridge.recipes.arguments import Pretraining
+from primus.backends.megatron_bridge.recipes.arguments import Pretraining, filled
 from primus.backends.megatron_bridge.recipes.flavor import Flavor
 from primus.backends.megatron_bridge.recipes.model import Shape
 from primus.backends.megatron_bridge.recipes.parts import base, laid_over
@@ -29,9 +29,13 @@ class _Training:
     shape: Shape
     fields: Mapping[str, Mapping[str, Any]]
 
+    def fill(self, given: Pretraining) -> Pretraining:
+        """Return arguments with the model's own."""
+        return filled(given, {"hf_path": self.shape.hf_path})
+
     def build(self, args: Pretraining) -> ConfigContainer:
         """Return the container of a run."""
-        config = base(self.shape, args, lr=args.lr or 0.0, beta2=0.95, seed=1234)
+        config = base(self.shape, args, lr=args.lr, beta2=0.95, seed=1234)
         config.dataset = _data(args)
         config.logger.log_interval = 10
         if args.use_null_tokenizer or config.tokenizer.tokenizer_model is None:
@@ -47,8 +51,9 @@ def pretraining(
     shape: Shape, values: Mapping[str, Any], sizes: Mapping[str, Any], *, fields: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Flavor[Pretraining]:
     """Return a model's flavor `*_pretrain_config` with values of arguments, and of fields that are none."""
-    build = _Training(shape=shape, fields=fields or {}).build
-    return Flavor(arguments=Pretraining, build=build, defaults={**_ALWAYS, **values, **sizes})
+    training = _Training(shape=shape, fields=fields or {})
+    defaults = {**_ALWAYS, **values, **sizes}
+    return Flavor(arguments=Pretraining, fill=training.fill, build=training.build, defaults=defaults)
 
 
 def _data(args: Pretraining) -> GPTDatasetConfig:
