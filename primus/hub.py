@@ -11,7 +11,7 @@ from pathlib import Path
 
 from primus.errors import InputError
 
-__all__ = ["is_reachable", "model_folder"]
+__all__ = ["cached_folder", "is_reachable", "model_folder"]
 
 _NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _PATIENCE = 5.0
@@ -30,7 +30,18 @@ def model_folder(name: str, *, key: str = "hf_path", weights: bool = True) -> Pa
         return folder.absolute()
     if not _NAME.fullmatch(name):
         raise InputError(f"{key} {name}: there is no such folder, and it is no name on the hub, OWNER/MODEL; correct the path")
-    return _cached(name, weights=weights) or _downloaded(name, key, weights=weights)
+    return cached_folder(name, weights=weights) or _downloaded(name, key, weights=weights)
+
+
+def cached_folder(name: str, *, weights: bool = True) -> Path | None:
+    """Return the newest snapshot in the cache, without a network; None if files are missing, as after a broken download."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = Path(snapshot_download(name, local_files_only=True, allow_patterns=_patterns(weights=weights)))
+    except (OSError, ValueError):
+        return None
+    return folder if _is_whole(folder, weights=weights) else None
 
 
 def is_reachable() -> bool:
@@ -46,17 +57,6 @@ def is_reachable() -> bool:
     except (OSError, ValueError):
         return False
     return True
-
-
-def _cached(name: str, *, weights: bool) -> Path | None:
-    """Return the newest snapshot in the cache; None if files are missing, as after a download that was interrupted."""
-    from huggingface_hub import snapshot_download
-
-    try:
-        folder = Path(snapshot_download(name, local_files_only=True, allow_patterns=_patterns(weights=weights)))
-    except (OSError, ValueError):
-        return None
-    return folder if _is_whole(folder, weights=weights) else None
 
 
 def _downloaded(name: str, key: str, *, weights: bool) -> Path:
