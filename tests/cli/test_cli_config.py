@@ -123,7 +123,7 @@ def test_explain_knows_the_words_of_the_file(primus):
 def test_an_unknown_framework_is_refused(primus, words):
     outcome = primus("config", *words, "--framework", "foo")
     assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err == "error: framework foo is not known; there are megatron\n"
+    assert outcome.err == "error: framework foo is not known; there are megatron, megatron_bridge\n"
 
 
 def test_diff_lists_what_differs_with_both_sources(primus):

@@ -38,6 +38,9 @@ def assign(config: Any, path: Sequence[str], value: Any) -> bool:
     A map is laid over the sub-config or the map that is there. Fault if there is no such field or the value has another type.
     """
     name, *rest = path
+    if (name, *rest) == ("peft", "type"):
+        _adopt_scheme(config, value)
+        return True
     if name not in field_names(type(config)):
         raise Fault(_no_field(type(config), name))
     hint = _hints(type(config))[name]
@@ -65,8 +68,8 @@ def _below(config: Any, name: str, hint: Any, rest: list[str], value: Any) -> bo
     inner = getattr(config, name)
     if not is_dataclass(inner) and _sub_configs(hint):
         if inner is not None:
-            raise Fault(f"cannot be set while {name} is {show_value(inner)}: it is a name, which says it all")
-        inner = _made(hint, None)
+            raise Fault(f"cannot be set while {name} is {show_value(inner)}, which says it all")
+        inner = _made(hint)
         if assign(inner, rest, value):
             setattr(config, name, inner)
             return True
@@ -85,26 +88,26 @@ def _laid_over(config: Any, name: str, hint: Any, value: Mapping[str, Any]) -> b
             raise Fault(f"must be {_in_words(hint)}.")
         setattr(config, name, {**(getattr(config, name) or {}), **value})
         return True
-    entries = dict(value)
     inner = getattr(config, name)
-    if not is_dataclass(inner):
-        inner = _made(hint, entries.pop("type", None))
-    elif entries.get("type") is not None and isinstance(inner, SCHEMES.get(str(entries["type"]), ())):
-        del entries["type"]
-    for key, each in entries.items():
+    inner = inner if is_dataclass(inner) else _made(hint)
+    for key, each in value.items():
         assign(inner, (key,), each)
     setattr(config, name, inner)
     return True
 
 
-def _made(hint: Any, kind: Any) -> Any:
-    """Return a new sub-config of a field."""
+def _made(hint: Any) -> Any:
+    """Return a new sub-config of a field; adapters are LoRA."""
     found = _sub_configs(hint)[0]
-    if not any(issubclass(scheme, found) for scheme in SCHEMES.values()):
-        return found()
-    if str(kind or "lora") not in SCHEMES:
-        raise Fault(f"has the type {kind}; there are {', '.join(SCHEMES)}.")
-    return SCHEMES[str(kind or "lora")]()
+    return LoRA() if issubclass(LoRA, found) else found()
+
+
+def _adopt_scheme(config: Any, kind: Any) -> None:
+    """Put adapters of another kind in the place of those that are there."""
+    if str(kind) not in SCHEMES:
+        raise Fault(f"is not known; there are {', '.join(SCHEMES)}.")
+    if type(config.peft) is not SCHEMES[str(kind)]:
+        config.peft = SCHEMES[str(kind)]()
 
 
 def _with_entry(entries: Mapping[str, Any], rest: list[str], value: Any) -> dict[str, Any]:

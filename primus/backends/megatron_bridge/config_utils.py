@@ -279,7 +279,12 @@ def _expand_precision(config: Any, path: str) -> None:
 
 
 def _follow(config: ConfigContainer, sources: dict[str, str]) -> None:
-    """Let fields follow those that the user decided: one length everywhere, and one place that data come from."""
+    """Let fields follow those that the user decided: one length, a decay that acts, one place that data come from."""
+    if decay := sources.get("optimizer.weight_decay"):
+        for end in ("start_weight_decay", "end_weight_decay"):
+            if f"scheduler.{end}" not in sources:
+                setattr(config.scheduler, end, config.optimizer.weight_decay)
+                sources[f"scheduler.{end}"] = decay
     model, data = "model.seq_length", "dataset.seq_length"
     if model in sources and data not in sources:
         config.dataset.seq_length = config.model.seq_length

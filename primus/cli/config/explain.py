@@ -14,14 +14,20 @@ __all__ = ["explain"]
 
 def explain(
     key: Annotated[str, typer.Argument(metavar="KEY", help="A flat key such as lr.", show_default=False)],
-    framework: Annotated[str, typer.Option(help="The language the key belongs to.")] = FRAMEWORKS[0],
+    framework: Annotated[
+        str | None, typer.Option(help="The language the key belongs to.", show_default="the first that knows it")
+    ] = None,
 ) -> None:
     """Explain a key."""
-    keys = keys_of(framework)
+    # Every language takes the keys of the first besides its own.
+    rows = {each: keys_of(each) for each in ([framework, FRAMEWORKS[0]] if framework else FRAMEWORKS)}
     name = key.removeprefix("--").replace("-", "_")
-    if name not in keys:
-        raise InputError(f"{key} is not a key of framework {framework}. {unknown_key_hint(name, keys)}")
-    typer.echo("\n".join(_lines(keys[name], settings_of(name, framework))))
+    found = next((keys[name] for keys in rows.values() if name in keys), None)
+    if found is None:
+        known = {known: row for keys in rows.values() for known, row in keys.items()}
+        raise InputError(f"{key} is not a key of framework {' or '.join(rows)}. {unknown_key_hint(name, known)}")
+    language = framework or next(each for each, keys in rows.items() if name in keys)
+    typer.echo("\n".join(_lines(found, settings_of(name, language))))
 
 
 def _lines(key: Key, settings: list[Value]) -> list[str]:

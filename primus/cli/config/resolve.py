@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from primus.cli.doors import keys_of
-from primus.core.experiment import Experiment, Value, load_experiment
+from primus.core.experiment import Experiment, Module, Value, load_experiment
 from primus.core.keys import check_values
 
 __all__ = ["Resolved", "resolve"]
@@ -30,7 +30,16 @@ def resolve(file: Path, words: Sequence[str]) -> Resolved:
     params: dict[str, dict[str, Value]] = {}
     problems: list[str] = []
     for role, module in experiment.modules.items():
-        checked = check_values(keys_of(str(module.framework.value)), module.params)
-        problems += checked.problems
-        params[role] = {**module.params, **checked.typed}
+        params[role], wrong = _values(module)
+        problems += wrong
     return Resolved(experiment=experiment, params=params, problems=problems)
+
+
+def _values(module: Module) -> tuple[dict[str, Value], list[str]]:
+    framework = str(module.framework.value)
+    if framework == "megatron_bridge":
+        from primus.backends.megatron_bridge.resolved import resolved_values
+
+        return resolved_values(module)
+    checked = check_values(keys_of(framework), module.params)
+    return {**module.params, **checked.typed}, checked.problems

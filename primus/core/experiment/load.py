@@ -36,14 +36,17 @@ def load_experiment(file: Path, words: Sequence[str], env: Mapping[str, str]) ->
     return Experiment(file=file, modules=modules, **meta)
 
 
-def load_presets(framework: str, config: str, model: str) -> dict[str, Value]:
-    """Return the parameters of two shipped presets alone."""
+def load_presets(framework: str, config: str, model: str | None = None) -> dict[str, Value]:
+    """Return the parameters of a shipped module preset alone, with those of a model preset if one is named."""
     reading = Reading({})
     nowhere = NamedFile(CONFIGS, "primus/configs")
-    files = [
-        relative(nowhere, str(CONFIGS / kind / framework / name)) for kind, name in (("modules", config), ("models", model))
-    ]
-    tree = _presets(files[0], files[1], reading)
+
+    def read(kind: str, name: str) -> Tree:
+        return read_with_extends(relative(nowhere, str(CONFIGS / kind / framework / name)), reading)
+
+    tree = read("modules", config)
+    if model is not None:
+        tree = merged(read("models", model), tree)
     if reading.problems:
         raise ConfigError(reading.problems)
     return {name: flat(node) for name, node in tree.children.items()}
@@ -69,6 +72,7 @@ def _module(outline: Outline, parameters: Tree, file: NamedFile, reading: Readin
         config=outline.config,
         model=outline.model,
         params={name: flat(node) for name, node in tree.children.items()},
+        nodes=tree.children,
     )
 
 

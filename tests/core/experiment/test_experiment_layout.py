@@ -61,7 +61,7 @@ def test_every_unknown_word_is_reported_with_its_neighbours(reader, problems_of)
             "modules: {a: {framework: megatron, model: language_model.yaml}}\n",
             "modules.a (exp.yaml:1): config is missing",
         ),
-        ("framework: megatorn\n", "framework megatorn (exp.yaml:1) is not known. Did you mean megatron?"),
+        ("framework: megatorn\n", "framework megatorn (exp.yaml:1) is not known. Did you mean megatron or megatron_bridge?"),
         (
             "framework: megatron\nmodules: {pre_trainer: {overrides: [1]}}\n",
             "overrides holds [1] instead of a map",

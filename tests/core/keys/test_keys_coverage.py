@@ -19,7 +19,9 @@ def test_coverage_counts_every_key_once():
 
 
 def test_the_page_has_a_row_for_every_key_under_its_section():
-    page = key_page(KEYS, framework="megatron", titles={"1": "One", "2": "Two"}, defaults={"lr": Value(1e-3, "x:1")})
+    defaults = {"lr": Value(1e-3, "x:1")}
+    page = key_page(KEYS, framework="megatron", titles={"1": "One", "2": "Two"}, defaults=defaults, presets="`x`")
+    assert "Defaults are those of `x`." in page
     first, second = page.split("## 2 Two")
     assert "| `lr` | a number | `0.001` | live | Rate. At least 0. |" in first
     assert "| `style` | `a` `b` |  | pending | Shape, a\\|b. *Shapes are not built yet.* |" in second

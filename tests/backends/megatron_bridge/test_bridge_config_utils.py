@@ -1,0 +1,212 @@
+"""What a recipe returns, with the user's words merged in."""
+
+from dataclasses import asdict
+
+import pytest
+
+from primus.backends.megatron_bridge import config_utils
+from primus.backends.megatron_bridge.config_utils import _merge_dict_to_dataclass, load_recipe_config
+from primus.backends.megatron_bridge.container import DoRA, MixedPrecisionConfig
+from primus.core.experiment.value import Tree, Value
+from primus.errors import ConfigError
+
+TINY = {"recipe": "gpt.vanilla_gpt", "flavor": "vanilla_gpt_finetune_config"}
+PRESET = "primus/configs/models/megatron_bridge/x.yaml:3"
+
+
+def loaded(**words):
+    return load_recipe_config({**TINY, **words})
+
+
+def merged(**nodes):
+    named = {name: Value(value, PRESET) for name, value in TINY.items()}
+    return config_utils.merged(named | nodes)
+
+
+def problems(**words):
+    with pytest.raises(ConfigError) as caught:
+        loaded(**words)
+    return caught.value.problems
+
+
+@pytest.mark.parametrize(
+    ("word", "value", "paths"),
+    [
+        ("finetune_lr", 2e-4, ["optimizer.lr"]),
+        ("lr", 2e-4, ["optimizer.lr"]),
+        ("seq_length", 256, ["model.seq_length", "dataset.seq_length"]),
+        ("use_distributed_optimizer", False, ["optimizer.use_distributed_optimizer", "ddp.use_distributed_optimizer"]),
+        ("use_megatron_fsdp", True, ["ddp.use_megatron_fsdp", "dist.use_megatron_fsdp"]),
+        ("seed", 7, ["rng.seed", "dataset.seed"]),
+        ("recompute_granularity", "full", ["model.recompute_granularity"]),
+        ("num_experts", 4, ["model.num_moe_experts"]),
+        ("cross_entropy_loss_fusion", False, ["model.cross_entropy_loss_fusion"]),
+        ("eval_iters", 3, ["train.eval_iters"]),
+        ("save_interval", 3, ["checkpoint.save_interval"]),
+        ("pretrained_checkpoint", "x", ["checkpoint.pretrained_checkpoint"]),
+        ("log_interval", 3, ["logger.log_interval"]),
+        ("wandb_project", "x", ["logger.wandb_project"]),
+        ("lr_decay_style", "linear", ["scheduler.lr_decay_style"]),
+        ("precision_config", "fp32", ["mixed_precision"]),
+        ("peft_dim", 3, ["peft.dim"]),
+        ("peft_alpha", 5, ["peft.alpha"]),
+        ("peft_dropout", 0.5, ["peft.dropout"]),
+        ("peft_target_modules", "linear_qkv", ["peft.target_modules"]),
+        ("dataset_name", "a/b", ["dataset.dataset_name"]),
+        ("log_straggler", True, ["straggler.log_straggler"]),
+    ],
+)
+def test_a_flat_key_finds_its_fields_and_tells_where_it_was_set(word, value, paths):
+    found = merged(**{word: Value(value, "exp.yaml:9")})
+    for path in paths:
+        part, _, name = path.partition(".")
+        held = getattr(found.config, part)
+        expected = [value] if word == "peft_target_modules" else value
+        assert (getattr(held, name) if name else held) == expected
+        known = name == word
+        assert found.sources[path] == ("exp.yaml:9" if known else f"exp.yaml:9 as {word}")
+
+
+def test_null_of_a_flat_key_is_the_recipes_value():
+    plain = asdict(loaded())
+    assert asdict(loaded(lr_decay_iters=None, finetune_lr=None, eval_iters=None, train_iters=None, dataset_name=None)) == plain
+
+
+def test_null_of_adapters_trains_all_weights():
+    assert loaded(peft=None).peft is None
+    assert loaded(peft="none").peft is None
+
+
+def test_maps_lie_over_sub_configs():
+    config = loaded(
+        optimizer={"lr": 1, "adam_eps": "1e-7"},
+        scheduler={"lr_warmup_iters": None, "lr_decay_iters": None},
+        model={"recompute_granularity": None, "pipeline_dtype": "torch.bfloat16"},
+        dataset={"dataset_kwargs": {"chat": True}, "packed_sequence_specs": {"packed_sequence_size": 64}},
+        comm_overlap={"overlap_grad_reduce": True},
+        mixed_precision={"grad_reduce_in_fp32": False},
+    )
+    assert (config.optimizer.lr, type(config.optimizer.lr)) == (1.0, float)
+    assert config.optimizer.adam_eps == 1e-7
+    assert config.scheduler.lr_warmup_iters == loaded().scheduler.lr_warmup_iters
+    assert config.scheduler.lr_decay_iters is None
+    assert config.model.pipeline_dtype == "bf16"
+    assert config.dataset.dataset_kwargs["chat"] is True
+    assert config.dataset.packed_sequence_specs.packed_sequence_size == 64
+    assert config.comm_overlap.overlap_grad_reduce is True
+    assert isinstance(config.mixed_precision, MixedPrecisionConfig)
+    assert (config.mixed_precision.fp32, config.mixed_precision.grad_reduce_in_fp32) == (True, False)
+
+
+def test_adapters_can_be_a_map():
+    config = loaded(peft={"type": "dora", "dim": 4, "exclude_modules": ["linear_fc1"]})
+    assert isinstance(config.peft, DoRA)
+    assert (config.peft.dim, config.peft.exclude_modules) == (4, ["linear_fc1"])
+
+
+def test_the_nearer_word_wins():
+    file, cli = Value(1e-3, "exp.yaml:3"), Value(2e-3, "cli")
+    flat = merged(optimizer=Tree({"lr": file}, "exp.yaml:2"), finetune_lr=cli)
+    assert (flat.config.optimizer.lr, flat.sources["optimizer.lr"]) == (2e-3, "cli as finetune_lr")
+    nested = merged(optimizer=Tree({"lr": file}, "exp.yaml:2"), finetune_lr=Value(5.0, "exp.yaml:9"))
+    assert (nested.config.optimizer.lr, nested.sources["optimizer.lr"]) == (1e-3, "exp.yaml:3 as optimizer.lr")
+    preset = merged(optimizer=Tree({"lr": Value(5.0, PRESET)}, PRESET), finetune_lr=file)
+    assert preset.config.optimizer.lr == 1e-3
+
+
+def test_megatron_keys_without_a_field_pass_by():
+    found = merged(
+        use_turbo_parallel_linear=Value(True, "exp.yaml:3"), no_save_optim=Value("true", "cli"), swiglu=Value(True, "cli")
+    )
+    assert found.direct["use_turbo_gemm"] == Value(True, "exp.yaml:3 as use_turbo_parallel_linear")
+    assert (found.direct["no_save_optim"].value, found.direct["swiglu"].value) == (True, True)
+
+
+def test_one_length_is_that_of_model_data_and_packs():
+    config = loaded(packed_sequence=True, micro_batch_size=1, model={"seq_length": 96})
+    assert (config.model.seq_length, config.dataset.seq_length) == (96, 96)
+    assert config.dataset.packed_sequence_specs.packed_sequence_size == 96
+
+
+def test_weight_decay_acts_although_a_recipe_schedules_it():
+    config = loaded(weight_decay=0.25)
+    assert (config.scheduler.start_weight_decay, config.scheduler.end_weight_decay) == (0.25, 0.25)
+    assert loaded(weight_decay=0.25, end_weight_decay=0.5).scheduler.end_weight_decay == 0.5
+
+
+def test_a_folder_of_rows_takes_the_place_of_a_presets_name():
+    folder = Tree({"dataset_root": Value("rows", "exp.yaml:3"), "dataset_name": Value("squad", PRESET)}, "exp.yaml:2")
+    assert merged(dataset=folder).config.dataset.dataset_name is None
+    both = Tree({"dataset_root": Value("rows", "exp.yaml:3"), "dataset_name": Value("squad", "exp.yaml:4")}, "exp.yaml:2")
+    assert merged(dataset=both).config.dataset.dataset_name == "squad"
+
+
+def test_nothing_is_saved_on_request():
+    config = loaded(skip_save=True)
+    assert (config.checkpoint.save, config.checkpoint.save_interval) == (None, None)
+    assert loaded(skip_save=False).checkpoint.save is not None
+
+
+def test_a_cached_model_reaches_the_recipe_as_its_folder(monkeypatch, tmp_path):
+    monkeypatch.setattr(config_utils, "cached_folder", {"a/b": tmp_path}.get)
+    assert loaded(hf_path="a/b").checkpoint.hf_path == str(tmp_path)
+    assert loaded(hf_path="c/d").checkpoint.hf_path == "c/d"
+
+
+def test_all_that_is_wrong_is_told_at_once():
+    found = problems(
+        train_iterz=3,
+        train_iters="abc",
+        optimizer={"lrr": 3, "adam_eps": "small"},
+        checkpoint=3,
+        lr=1,
+        finetune_lr=2,
+        mock="foo",
+    )
+    assert next(line for line in found if line.startswith("train_iterz 3 (backend_args) is not a key")).endswith("train?")
+    assert "train_iters abc (backend_args) must be an integer or null." in found
+    assert "optimizer.lrr 3 (backend_args) is not known: OptimizerConfig has no field lrr; did you mean lr?" in found
+    assert "optimizer.adam_eps small (backend_args) must be a number." in found
+    assert "checkpoint 3 (backend_args) must be a map." in found
+    assert (
+        "lr 1 (backend_args) and finetune_lr 2 (backend_args) are two names of one rate, and differ; keep finetune_lr." in found
+    )
+    assert "mock 'foo' must be true or false (backend_args)" in found
+    assert len(found) == 7
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"peft": "lorra"}, "peft lorra is not known; there are none, lora, dora, canonical_lora"),
+        ({"peft": "none", "peft_dim": 4}, "peft_dim 4: peft is none, so there are no adapters; set peft: lora"),
+        ({"data_paths": "a"}, "gpt.vanilla_gpt vanilla_gpt_finetune_config does not take it"),
+        ({"bf16": True}, "bf16 true (backend_args): dtypes are what precision_config says"),
+        ({"flavor": "vanilla_gpt_finetun_config"}, "Did you mean vanilla_gpt_finetune_config"),
+        ({"recipe": "gpt.vanila_gpt"}, "Did you mean gpt.vanilla_gpt"),
+        ({"recipe": None}, "recipe must be set"),
+        ({"peft": {"type": "dora", "dimm": 4}}, "did you mean dim"),
+        ({"optimizer": {"lr": {"a": 1}}}, "cannot be set: lr is a number or null, which has no parts"),
+        ({"mixed_precision": {"bf17": True}}, "MixedPrecisionConfig has no field bf17"),
+        ({"skip_save": "perhaps"}, "skip_save perhaps (backend_args) must be true or false"),
+    ],
+)
+def test_a_wrong_word_is_refused_with_what_would_be_right(words, said):
+    assert any(said in line for line in problems(**words)), problems(**words)
+
+
+def test_an_argument_that_pretraining_does_not_take():
+    found = problems(flavor="vanilla_gpt_pretrain_config", finetune_lr=1, peft="lora", packed_sequence=True)
+    assert [line.split()[0] for line in found] == ["finetune_lr", "peft", "packed_sequence"]
+
+
+def test_a_dictionary_is_merged_into_a_dataclass():
+    config = loaded()
+    _merge_dict_to_dataclass(config, {"train": {"train_iters": "5"}, "scheduler": {"lr_decay_iters": None}, "peft": None})
+    assert (config.train.train_iters, config.scheduler.lr_decay_iters, config.peft) == (5, None, None)
+    _merge_dict_to_dataclass(config, {"profiling": {"profile_ranks": [1]}, "peft": {"type": "dora", "dim": 2}})
+    assert (config.profiling.profile_ranks, config.peft.dim) == ([1], 2)
+    with pytest.raises(ConfigError) as caught:
+        _merge_dict_to_dataclass(config, {"trian": {"train_iters": 5}, "train": {"train_iters": True}})
+    assert len(caught.value.problems) == 2
+    assert "did you mean train" in caught.value.problems[0]
