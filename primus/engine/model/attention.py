@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 from primus.engine.kernels.attention import explicit_attention, fused_attention, plain_attention_form
 from primus.engine.kernels.pick import Form
 from primus.engine.kernels.position_dropout import PositionDropout
+from primus.engine.kernels.segments import Mask, Segments
 from primus.engine.kernels.varied_attention import ScoreRule, varied_attention
 from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
 from primus.engine.model.parameter import Place, constant, declare
@@ -60,15 +61,16 @@ class SelfAttention(nn.Module):
         self.core_attention, self.linear_proj = core_attention, linear_proj
 
     def forward(
-        self, x_SBH: Tensor, tables: RotaryTables | None, mask_B1SS: Tensor | None, part: SequenceSlice | None = None
+        self, x_SBH: Tensor, tables: RotaryTables | None, mask: Mask, part: SequenceSlice | None = None
     ) -> tuple[Tensor, Tensor | None]:
         query, key, value, gate = self.own_heads(self.linear_qkv(x_SBH))
         if self.q_layernorm is not None and self.k_layernorm is not None:
             query, key = self.q_layernorm(query), self.k_layernorm(key)
-        query, key = self.position(query, key, tables, 0 if part is None else part.first)
+        packed = mask if isinstance(mask, Segments) else None
+        query, key = self.position(query, key, tables, 0 if part is None else part.first, packed)
         if part is not None:
             key, value = part.extend(self, key, value)
-        context = self.core_attention(query.flatten(2, 3), key, value, mask_B1SS)
+        context = self.core_attention(query.flatten(2, 3), key, value, mask)
         if gate is not None:
             context = context * gate.flatten(2).sigmoid()
         output: tuple[Tensor, Tensor | None] = self.linear_proj(context)
@@ -88,18 +90,18 @@ class FusedAttention(nn.Module):
         self.plain = plain_attention_form(plain)
         self.dropout, self.streams, self.rule, self.share = dropout, place.streams, rule, share
 
-    def forward(
-        self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None, sink_N: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask: Mask, sink_N: Tensor | None = None) -> Tensor:
+        if isinstance(mask, Segments):
+            return mask.attend(lambda *heads: self(*heads, None, sink_N), q_SBND, k_SBGD, v_SBGD)
         drops = self.training and self.dropout > 0.0
         if sink_N is not None or not self.rule.is_plain:
             dropout = _positions_dropped(self.streams, self.dropout, len(k_SBGD), self.share) if drops else None
-            return varied_attention(q_SBND, k_SBGD, v_SBGD, mask_B1SS, rule=self.rule, sink_N=sink_N, dropout=dropout)
+            return varied_attention(q_SBND, k_SBGD, v_SBGD, mask, rule=self.rule, sink_N=sink_N, dropout=dropout)
         if not drops:
-            is_causal = mask_B1SS is None
-            return self.plain(q_SBND, k_SBGD, v_SBGD) if is_causal else fused_attention(q_SBND, k_SBGD, v_SBGD, mask_B1SS)
+            is_causal = mask is None
+            return self.plain(q_SBND, k_SBGD, v_SBGD) if is_causal else fused_attention(q_SBND, k_SBGD, v_SBGD, mask)
         with self.streams.fork("model-parallel"):
-            return fused_attention(q_SBND, k_SBGD, v_SBGD, mask_B1SS, dropout=self.dropout)
+            return fused_attention(q_SBND, k_SBGD, v_SBGD, mask, dropout=self.dropout)
 
 
 class ExplicitAttention(nn.Module):
@@ -122,15 +124,15 @@ class ExplicitAttention(nn.Module):
         self.dropout, self.streams, self.rule, self.share = dropout, place.streams, rule, share
         self.softmax_in_fp32, self.layer_scaling = softmax_in_fp32, layer_scaling
 
-    def forward(
-        self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None, sink_N: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask: Mask, sink_N: Tensor | None = None) -> Tensor:
+        if isinstance(mask, Segments):
+            return mask.attend(lambda *heads: self(*heads, None, sink_N), q_SBND, k_SBGD, v_SBGD)
         drops = self.training and self.dropout > 0.0
         return explicit_attention(
             q_SBND,
             k_SBGD,
             v_SBGD,
-            mask_B1SS,
+            mask,
             dropout=_positions_dropped(self.streams, self.dropout, len(k_SBGD), self.share) if drops else None,
             softmax_in_fp32=self.softmax_in_fp32,
             layer_scaling=self.layer_scaling,
@@ -148,8 +150,8 @@ class SinkAttention(nn.Module):
         dtype = torch.promote_types(place.dtype, torch.float32)
         self.softmax_offset = declare(place, (heads,), Sharding(dim=0), constant(0.0), dtype=dtype)
 
-    def forward(self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None) -> Tensor:
-        out: Tensor = self.core(q_SBND, k_SBGD, v_SBGD, mask_B1SS, self.softmax_offset)
+    def forward(self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask: Mask) -> Tensor:
+        out: Tensor = self.core(q_SBND, k_SBGD, v_SBGD, mask, self.softmax_offset)
         return out
 
 

@@ -5,7 +5,7 @@
 - `ExchangedAttention` (a2a): ranks exchange positions for heads and attend over the whole sequence (arXiv 2309.14509); around
   a ring it exchanges within groups of neighbours, and the ring joins the groups (a2a+p2p, arXiv 2405.07719)
 
-All take q [S, B, N, D], k and v [S, B, G, D] with S this rank's positions, and a mask [B or 1, 1, whole S, whole S] or None.
+All take q [S, B, N, D], k and v [S, B, G, D] with S this rank's positions, and a mask of the whole sequence.
 """
 
 from collections.abc import Callable
@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 from primus.engine.kernels.attention import sdpa_attention
 from primus.engine.kernels.block_attention import Part, merge_, part, part_backward
 from primus.engine.kernels.position_dropout import PositionDropout
+from primus.engine.kernels.segments import Mask, Segments
 from primus.engine.kernels.varied_attention import ScoreRule, sink_gradient, sink_part, varied_attention
 from primus.engine.parallel import collectives
 from primus.engine.parallel.context import from_rank_order, positions, to_rank_order
@@ -40,16 +41,14 @@ class RingAttention(nn.Module):
         super().__init__()
         self.ring, self.streams, self.dropout, self.rule, self.share = ring, streams, dropout, rule, share
 
-    def forward(
-        self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None, sink_N: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask: Mask, sink_N: Tensor | None = None) -> Tensor:
         dropout = None
         if self.training and self.dropout:
             length = len(q_SBND) * self.ring.size
             dropout = PositionDropout(self.streams.number("model-parallel"), self.dropout, length, self.share)
         q_BNSD = q_SBND.permute(1, 2, 0, 3)
         kv_2BGSD = torch.stack((k_SBGD, v_SBGD)).permute(0, 2, 3, 1, 4)
-        out_BNSD: Tensor = _Ring.apply(q_BNSD, kv_2BGSD, mask_B1SS, self.ring, dropout, self.rule, sink_N)
+        out_BNSD: Tensor = _Ring.apply(q_BNSD, kv_2BGSD, mask, self.ring, dropout, self.rule, sink_N)
         return out_BNSD.permute(2, 0, 1, 3).flatten(2)
 
 
@@ -60,28 +59,27 @@ class GatheredAttention(nn.Module):
         super().__init__()
         self.cp, self.streams, self.dropout, self.rule = cp, streams, dropout, rule
 
-    def forward(
-        self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None, sink_N: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask: Mask, sink_N: Tensor | None = None) -> Tensor:
         k, v = (from_rank_order(collectives.gather_sequence(x, self.cp), self.cp.size) for x in (k_SBGD, v_SBGD))
         dropout = self.dropout if self.training else 0.0
         with self.streams.fork("model-parallel" if dropout else None):
             halves = [
-                self._attend(q, rows, k, v, mask_B1SS, dropout, sink_N)
+                self._attend(q, rows, k, v, mask, dropout, sink_N)
                 for q, rows in zip(q_SBND.chunk(2), positions(len(k), self.cp.size, self.cp.index).chunk(2), strict=True)
             ]
         return torch.cat(halves)
 
     def _attend(
-        self, q: Tensor, rows: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, sink_N: Tensor | None
+        self, q: Tensor, rows: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float, sink_N: Tensor | None
     ) -> Tensor:
         # Read on the host, where it lies, before the device has it.
         stop, rows = int(rows[-1]) + 1, rows.to(q.device)
-        if mask is None:
+        if not isinstance(mask, Tensor):
             k, v = k[:stop], v[:stop]
         keys = torch.arange(len(k), device=q.device)
-        blocked = self.rule.blocked(rows, keys)[None, None]
-        if mask is not None:
+        narrowed = mask.blocked(self.rule, rows, keys) if isinstance(mask, Segments) else self.rule.blocked(rows, keys)
+        blocked = narrowed[None, None]
+        if isinstance(mask, Tensor):
             own = mask.index_select(2, rows)
             blocked = own | blocked if self.rule.is_narrow else own
         if sink_N is None and self.rule.cap is None:
@@ -93,16 +91,14 @@ class GatheredAttention(nn.Module):
 class ExchangedAttention(nn.Module):
     """Each rank attends for a share of the heads over all positions of its group; `inner` is the attention over these."""
 
-    def __init__(self, group: Group, inner: Callable[[Tensor, Tensor, Tensor, Tensor | None, Tensor | None], Tensor]) -> None:
+    def __init__(self, group: Group, inner: Callable[[Tensor, Tensor, Tensor, Mask, Tensor | None], Tensor]) -> None:
         super().__init__()
         self.group, self.inner = group, inner
 
-    def forward(
-        self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None, sink_N: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask: Mask, sink_N: Tensor | None = None) -> Tensor:
         q, k, v = (self._gather_positions(x) for x in (q_SBND, k_SBGD, v_SBGD))
         own_sink = None if sink_N is None else sink_N.chunk(self.group.size)[self.group.index]
-        context = self.inner(q, k, v, mask_B1SS, own_sink).unflatten(-1, (q.shape[2], q.shape[3]))
+        context = self.inner(q, k, v, mask, own_sink).unflatten(-1, (q.shape[2], q.shape[3]))
         in_ranks = to_rank_order(context, self.group.size)
         return collectives.scatter_sequence_gather_heads(in_ranks, self.group).flatten(2)
 
@@ -118,7 +114,7 @@ class _Ring(torch.autograd.Function):
         ctx: Any,
         q: Tensor,
         kv: Tensor,
-        mask: Tensor | None,
+        mask: Mask,
         ring: Group,
         dropout: PositionDropout | None,
         scores: ScoreRule,
@@ -134,21 +130,21 @@ class _Ring(torch.autograd.Function):
             collectives.wait(works)
             passing = following
         out = whole.out.to(q.dtype)
-        ctx.save_for_backward(q, kv, out, whole.log_sum, mask, sink_N)
-        ctx.ring, ctx.dropout, ctx.scores = ring, dropout, scores
+        ctx.save_for_backward(q, kv, out, whole.log_sum, sink_N)
+        ctx.ring, ctx.mask, ctx.dropout, ctx.scores = ring, mask, dropout, scores
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        q, kv, out, log_sum, mask, sink_N = ctx.saved_tensors
+        q, kv, out, log_sum, sink_N = ctx.saved_tensors
         ring: Group = ctx.ring
         wide = torch.promote_types(q.dtype, torch.float32)
         dq, passing = torch.zeros(q.shape, dtype=wide, device=q.device), kv.contiguous()
         d_passing = torch.zeros(kv.shape, dtype=wide, device=q.device)
         for step in range(ring.size):
             following, works = _shift(passing, ring, step < ring.size - 1)
-            rows, keys, rule = _meeting(q, passing, mask, ring, step, ctx.dropout, ctx.scores)
+            rows, keys, rule = _meeting(q, passing, ctx.mask, ring, step, ctx.dropout, ctx.scores)
             k, v = (_for_queries(x, q) for x in passing[..., keys, :])
             whole = Part(out[:, :, rows], log_sum[:, :, rows])
             part_dq, dk, dv = part_backward(d_out[:, :, rows], whole, q[:, :, rows], k, v, **rule)
@@ -170,7 +166,7 @@ def _shift(x: Tensor, ring: Group, goes_on: bool) -> tuple[Tensor, collectives.W
 def _meeting(
     q: Tensor,
     passing: Tensor,
-    mask: Tensor | None,
+    mask: Mask,
     ring: Group,
     step: int,
     dropout: PositionDropout | None,
@@ -181,7 +177,9 @@ def _meeting(
     own, theirs = (positions(S * ring.size, ring.size, index).to(q.device) for index in (ring.index, owner))
     rows = keys = slice(None)
     rule: dict[str, Any] = {"blocked": None, "cap": scores.cap}
-    if mask is not None:
+    if isinstance(mask, Segments):
+        rule["blocked"] = mask.blocked(scores, own, theirs)[None, None]
+    elif mask is not None:
         rule["blocked"] = mask.index_select(2, own).index_select(3, theirs)
         if scores.is_narrow:
             rule["blocked"] = rule["blocked"] | scores.blocked(own, theirs)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from primus.engine.kernels.segments import Mask, Segments
 from primus.engine.model.embedding import Embedding
 from primus.engine.model.layer import Decoder
 from primus.engine.model.mtp import Ahead, MultiTokenPrediction
@@ -57,7 +58,7 @@ class GPTModel(nn.Module):
         self,
         tokens_BS: Tensor,
         position_ids_BS: Tensor,
-        attention_mask: Tensor | None = None,
+        attention_mask: Mask = None,
         labels_BS: Tensor | None = None,
         loss_mask_BS: Tensor | None = None,
         *,
@@ -68,13 +69,16 @@ class GPTModel(nn.Module):
         """Return logits [B, S, V]; with labels the loss of each token [B, S]; with a loss mask besides, the sum of loss x mask.
 
         Losses are in at least fp32. The sum is the cheap one: it can be had without holding the logits. `attention_mask` is
-        bool [B or 1, 1, S, S], True where attention is blocked, and replaces the causal rule. `hidden_SBH` comes from the
-        previous pipeline stage. `part`: the tokens are a slice of their sequence; the mask has their rows, and columns up to
-        their end. With `ahead` for each depth of the prediction layers, the sums of their losses come behind, [1 + depths].
+        bool [B or 1, 1, S, S], True where attention is blocked, and replaces the causal rule; or it says which samples the
+        sequence has. `hidden_SBH` comes from the previous pipeline stage. `part`: the tokens are a slice of their sequence;
+        the mask has their rows, and columns up to their end, samples are those of the whole. With `ahead` for each depth of
+        the prediction layers, the sums of their losses come behind, [1 + depths].
         """
         x_SBH = hidden_SBH if self.embedding is None else self.embedding(tokens_BS, position_ids_BS)
         assert x_SBH is not None, "a stage without embedding needs the hidden states of the stage before it"
-        tables = None if self.rotary is None else self.rotary(tokens_BS.shape[1], 0 if part is None else part.first)
+        packed = attention_mask if isinstance(attention_mask, Segments) else None
+        first = 0 if part is None else part.first
+        tables = None if self.rotary is None else self.rotary(tokens_BS.shape[1], first, packed)
         x_SBH = self.decoder(x_SBH, tables, attention_mask, part)
         if self.output_layer is None:
             hidden: Tensor = x_SBH

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from primus.engine.kernels.attention import same_width
 from primus.engine.kernels.linear import linear
+from primus.engine.kernels.segments import Mask
 from primus.engine.model.linears import RowParallelLinear, enter_tensor_parallel
 from primus.engine.model.parameter import Initial, Place, declare
 from primus.engine.model.rotary import RotaryTables, rotate
@@ -67,7 +68,7 @@ class LatentAttention(nn.Module):
         self._tp, self._sequence_parallel = place.tp, place.sequence_parallel
 
     def forward(
-        self, x_SBH: Tensor, tables: RotaryTables | None, mask_B1SS: Tensor | None, part: SequenceSlice | None = None
+        self, x_SBH: Tensor, tables: RotaryTables | None, mask: Mask, part: SequenceSlice | None = None
     ) -> tuple[Tensor, Tensor | None]:
         plain, rotated, value_channels = self._channels
         q_SBND = self._through(self._queries, x_SBH).unflatten(-1, (-1, plain + rotated))
@@ -82,7 +83,7 @@ class LatentAttention(nn.Module):
         key = torch.cat((k_n, k_r.unsqueeze(2).expand(*k_n.shape[:-1], rotated)), dim=-1)
         if part is not None:
             key, value = part.extend(self, key, value)
-        output: tuple[Tensor, Tensor | None] = self.linear_proj(self.core_attention(query, key, value, mask_B1SS))
+        output: tuple[Tensor, Tensor | None] = self.linear_proj(self.core_attention(query, key, value, mask))
         return output
 
     def _through(self, names: tuple[str, ...], x: Tensor) -> Tensor:
@@ -99,12 +100,12 @@ class SameWidth(nn.Module):
         super().__init__()
         self.core = core
 
-    def forward(self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None) -> Tensor:
+    def forward(self, q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask: Mask) -> Tensor:
         channels, value_channels = q_SBND.shape[-1], v_SBGD.shape[-1]
         q_SBND, k_SBGD, v_SBGD = same_width(q_SBND, k_SBGD, v_SBGD)
         if q_SBND.shape[-1] != channels:
             # The core divides scores by the root of the new width.
             q_SBND = q_SBND * math.sqrt(q_SBND.shape[-1] / channels)
-        context: Tensor = self.core(q_SBND, k_SBGD, v_SBGD, mask_B1SS)
+        context: Tensor = self.core(q_SBND, k_SBGD, v_SBGD, mask)
         by_head: Tensor = context.unflatten(-1, (-1, q_SBND.shape[-1]))
         return by_head[..., :value_channels].flatten(-2)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from primus.engine.kernels.segments import Mask
 from primus.engine.model.embedding import Embedding
 from primus.engine.model.output import OutputLayer
 from primus.engine.model.recompute import Runner
@@ -50,7 +51,7 @@ class PredictionLayer(nn.Module):
         self.enorm, self.hnorm, self.eh_proj = enorm, hnorm, eh_proj
         self.transformer_layer, self.final_layernorm = transformer_layer, final_layernorm
 
-    def forward(self, hidden: Tensor, embedded: Tensor, tables: RotaryTables | None, mask: Tensor | None) -> Tensor:
+    def forward(self, hidden: Tensor, embedded: Tensor, tables: RotaryTables | None, mask: Mask) -> Tensor:
         both = torch.cat((self.enorm(embedded), self.hnorm(hidden)), dim=-1)
         x = self.eh_proj(both).to(self._residual_dtype)
         out: Tensor = self.final_layernorm(self.transformer_layer(x, tables, mask, None))
@@ -71,7 +72,7 @@ class MultiTokenPrediction(nn.Module):
         self._words, self._runs = (words,), tuple(runs)
 
     def forward(
-        self, hidden: Tensor, ahead: Sequence[Ahead], output: OutputLayer, tables: RotaryTables | None, mask: Tensor | None
+        self, hidden: Tensor, ahead: Sequence[Ahead], output: OutputLayer, tables: RotaryTables | None, mask: Mask
     ) -> Tensor:
         """Return the sum of the losses of each depth, for what each reads, [depths]; with nothing to read they rest."""
         if not ahead:

@@ -1,7 +1,7 @@
 """How the heads of a layer come to know where they stand: by rotation, or not at all.
 
-All forms take query heads [S, B, ..., D], key heads [S, B, ..., D], the tables of the rotation, and the position of the first
-token; S are this rank's positions.
+All forms take query heads [S, B, ..., D], key heads [S, B, ..., D], the tables of the rotation, the place of the first token
+in its sequence, and the samples of which that consists, if there are several; S are this rank's positions.
 """
 
 from typing import Protocol
@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from primus.engine.kernels.segments import Segments
 from primus.engine.model.rotary import RotaryTables, rotate
 from primus.engine.parallel.context import own_slice
 from primus.engine.parallel.mesh import Group
@@ -19,7 +20,9 @@ __all__ = ["Positioned", "Rotated", "Unrotated"]
 class Positioned(Protocol):
     """What a layer does to query and key heads before they meet."""
 
-    def __call__(self, query: Tensor, key: Tensor, tables: RotaryTables | None, first: int) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, query: Tensor, key: Tensor, tables: RotaryTables | None, first: int, packed: Segments | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return both."""
 
 
@@ -29,7 +32,9 @@ class Rotated:
     def __init__(self, *, interleaved: bool) -> None:
         self.interleaved = interleaved
 
-    def __call__(self, query: Tensor, key: Tensor, tables: RotaryTables | None, first: int) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, query: Tensor, key: Tensor, tables: RotaryTables | None, first: int, packed: Segments | None = None
+    ) -> tuple[Tensor, Tensor]:
         return rotate(query, tables, interleaved=self.interleaved), rotate(key, tables, interleaved=self.interleaved)
 
 
@@ -42,13 +47,15 @@ class Unrotated:
     def __init__(self, cp: Group, *, scale: float, floor: int) -> None:
         self.cp, self.scale, self.floor = cp, scale, floor
 
-    def __call__(self, query: Tensor, key: Tensor, tables: RotaryTables | None, first: int) -> tuple[Tensor, Tensor]:
-        return (query if self.scale == 0.0 else query * self._factors(query, first)), key
+    def __call__(
+        self, query: Tensor, key: Tensor, tables: RotaryTables | None, first: int, packed: Segments | None = None
+    ) -> tuple[Tensor, Tensor]:
+        return (query if self.scale == 0.0 else query * self._factors(query, first, packed)), key
 
-    def _factors(self, query: Tensor, first: int) -> Tensor:
+    def _factors(self, query: Tensor, first: int, packed: Segments | None) -> Tensor:
         stop = first + len(query) * self.cp.size
         wide = torch.promote_types(query.dtype, torch.float32)
-        counted = torch.arange(first + 1, stop + 1, device=query.device) // self.floor
-        factors = 1.0 + self.scale * torch.log1p(counted.to(wide))
+        rows = torch.arange(first, stop, device=query.device) if packed is None else packed.position[first:stop]
+        factors = 1.0 + self.scale * torch.log1p(((rows + 1) // self.floor).to(wide))
         own = own_slice(factors, self.cp.size, self.cp.index, 0).to(query.dtype)
         return own.view(-1, *[1] * (query.ndim - 1))

@@ -13,6 +13,7 @@ from primus.engine.kernels.rope import (
     yarn_correction_range,
     yarn_frequencies,
 )
+from primus.engine.kernels.segments import Segments
 from primus.engine.parallel.context import own_slice
 from primus.engine.parallel.mesh import Group
 
@@ -25,7 +26,7 @@ RotaryTables = tuple[Tensor, Tensor]
 class RotaryEmbedding(nn.Module):
     """Tables for positions 0 to length-1, of which a context-parallel rank takes its own.
 
-    A row's position is its index, also where documents restart their position ids.
+    A row's position is its index, also where documents restart their position ids; packed samples start at 0 each.
     """
 
     def __init__(
@@ -38,12 +39,13 @@ class RotaryEmbedding(nn.Module):
         self.dtype, self.device = dtype, device
         self.tables = self._build(length)
 
-    def forward(self, length: int, first: int = 0) -> RotaryTables:
+    def forward(self, length: int, first: int = 0, packed: Segments | None = None) -> RotaryTables:
         """Return the tables of this rank's `length` positions of those that start at `first`."""
         stop = first + length * self.cp.size
         if stop > len(self.tables[0]):
             self.tables = self._build(stop)
-        cos, sin = (own_slice(table[first:stop], self.cp.size, self.cp.index, 0) for table in self.tables)
+        rows = slice(first, stop) if packed is None else packed.position[first:stop]
+        cos, sin = (own_slice(table[rows], self.cp.size, self.cp.index, 0) for table in self.tables)
         return cos, sin
 
     def _build(self, length: int) -> RotaryTables:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from primus.engine.config.mtp import MTPConfig
 from primus.engine.data.loader import Batch
+from primus.engine.kernels.segments import Segments
 from primus.engine.model.mtp import Ahead
 from primus.engine.parallel.collectives import all_reduce_
 from primus.engine.parallel.mesh import Mesh
@@ -29,15 +30,18 @@ class Further(NamedTuple):
 def further_ahead(batch: Batch, tokens: int) -> Ahead:
     """Return what a position reads and is held against that many `tokens` ahead, whole sequences [B, S].
 
-    Its loss mask is zero where the sequence has ended by then, or the document has: the attention mask then keeps the token
-    that is read from seeing the position.
+    Its loss mask is zero where the sequence has ended by then, or the sample has, or the document: the attention mask then
+    keeps the token that is read from seeing the position.
     """
 
     def later(x_BS: Tensor) -> Tensor:
         return torch.cat((x_BS[:, tokens:], torch.zeros_like(x_BS[:, :tokens])), dim=1)
 
     loss_mask = later(batch.loss_mask)
-    if batch.attention_mask is not None:
+    if batch.cu_seqlens is not None:
+        sample = Segments(batch.cu_seqlens, batch.tokens.device).sample
+        loss_mask[:, :-tokens].masked_fill_(sample[tokens:] != sample[:-tokens], 0.0)
+    elif batch.attention_mask is not None:
         ended = batch.attention_mask[:, 0].diagonal(-tokens, dim1=1, dim2=2)
         loss_mask[:, :-tokens].masked_fill_(ended, 0.0)
     return Ahead(later(batch.tokens), later(batch.position_ids), later(batch.labels), loss_mask)

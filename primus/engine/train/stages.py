@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from primus.engine.data.loader import Batch
+from primus.engine.kernels.segments import Mask, Segments
 from primus.engine.model.gpt import GPTModel
 from primus.engine.model.mtp import Ahead
 from primus.engine.model.slices import Root, SequenceSlice
@@ -100,7 +101,7 @@ class _Forward:
             own_slice(x[:, rows], self._cp.size, self._cp.index, 1)
             for x in (batch.tokens, batch.position_ids, batch.labels, batch.loss_mask)
         )
-        mask = batch.attention_mask if batch.attention_mask is None else batch.attention_mask[:, :, rows, : rows.stop]
+        mask = _mask(batch, rows)
         part = slices.begin(op, rows.start)
         whole = self._ahead(batch, chunk)
         ahead = [Ahead(*(own_slice(x_BS, self._cp.size, self._cp.index, 1) for x_BS in depth)) for depth in whole]
@@ -149,6 +150,12 @@ class _Forward:
         if uses > 1:
             self._drawn[microbatch] = batch, uses - 1
         return batch
+
+
+def _mask(batch: Batch, rows: slice) -> Mask:
+    if batch.cu_seqlens is not None:
+        return Segments(batch.cu_seqlens, batch.tokens.device)
+    return None if batch.attention_mask is None else batch.attention_mask[:, :, rows, : rows.stop]
 
 
 class _Slices:

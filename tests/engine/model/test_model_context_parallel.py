@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from primus.engine.config import DistConfig, ParallelConfig
 from primus.engine.kernels.attention import sdpa_attention
+from primus.engine.kernels.segments import Segments
 from primus.engine.kernels.varied_attention import ScoreRule
 from primus.engine.model.attention import ExplicitAttention, FusedAttention
 from primus.engine.model.context_attention import ExchangedAttention, GatheredAttention, RingAttention
@@ -118,3 +119,26 @@ def check(
     for rank, parts in enumerate(results):
         for part, whole in zip(parts, expected, strict=True):
             torch.testing.assert_close(part, own_slice(whole, size, rank, 0), rtol=tolerance, atol=tolerance)
+
+
+def packed_rank(rank: int, way: str, rule: ScoreRule) -> list[Tensor]:
+    parallel = ParallelConfig(context_parallel_size=4, hierarchical_context_parallel_sizes=(2, 2))
+    mesh = build_mesh(parallel, DistConfig(backend="gloo"), torch.device("cpu"))
+    *inputs, d_out = (own_slice(x, 4, rank, 0).contiguous() for x in whole_inputs(torch.float64))
+    inputs = [x.requires_grad_() for x in inputs]
+    return gradients(attention(way, mesh, 0.0, rule)(*inputs, samples()), inputs, d_out)
+
+
+def samples() -> Segments:
+    return Segments((0, 5, 11, S), torch.device("cpu"))
+
+
+@pytest.mark.parametrize("rule", [PLAIN, ScoreRule(window=3, cap=0.9), ScoreRule(chunk=4)], ids=["plain", "window", "chunk"])
+@pytest.mark.parametrize("way", WAYS)
+def test_packed_samples_are_attended_to_alone_by_every_way(way: str, rule: ScoreRule) -> None:
+    *inputs, d_out = whole_inputs(torch.float64)
+    inputs = [x.requires_grad_() for x in inputs]
+    expected = gradients(whole_sequences(single_mesh(), 0.0, rule)(*inputs, samples()), inputs, d_out)
+    for rank, parts in enumerate(run_ranks(packed_rank, 4, way, rule)):
+        for part, whole in zip(parts, expected, strict=True):
+            torch.testing.assert_close(part, own_slice(whole, 4, rank, 0), rtol=1e-12, atol=1e-12)

@@ -118,6 +118,20 @@ def test_packed_documents_lose_what_they_lose_one_by_one() -> None:
             torch.testing.assert_close(together, sum(each))
 
 
+def test_packed_samples_lose_what_they_lose_one_by_one() -> None:
+    model, whole = built(CONFIG), batch()
+    names = ("tokens", "labels", "loss_mask", "position_ids")
+    rows = [{name: getattr(whole, name)[:1, rows] for name in names} for rows in (slice(0, 5), slice(5, S))]
+    for row in rows:
+        row["position_ids"] = torch.arange(row["tokens"].shape[1])[None]
+    together = {name: torch.cat([row[name] for row in rows], dim=1) for name in names}
+    one_by_one = [lost(model, Batch(**row, attention_mask=None)) for row in rows]
+    packed = lost(model, Batch(**together, attention_mask=None, cu_seqlens=(0, 5, S)))
+    for further, first, second in zip(packed, *one_by_one, strict=True):
+        for found, *each in zip(further, first, second, strict=True):
+            torch.testing.assert_close(found, sum(each))
+
+
 @pytest.mark.parametrize(
     ("recompute", "calls"),
     [
