@@ -1,0 +1,110 @@
+"""Packed samples train as they do in sequences of their own, and so does every layout, in float64."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from runs import train
+from test_golden_layouts import in_float64
+
+from primus.engine.data.loader import Batch, Loader
+
+pytestmark = pytest.mark.slow  # a whole run each
+
+Keys = dict[str, Any]
+Cut = Callable[[Batch], Batch]
+BASE: Keys = {"train_iters": 2, "eval_interval": 2, "eval_iters": 1, "calculate_per_token_loss": True, "init_method_std": 0.2}
+LATENT: Keys = {
+    "multi_latent_attention": True,
+    "q_lora_rank": 12,
+    "kv_lora_rank": 8,
+    "qk_head_dim": 8,
+    "qk_pos_emb_head_dim": 4,
+    "v_head_dim": 8,
+    "qk_layernorm": True,
+}
+EXPERTS: Keys = {"num_experts": 4, "moe_router_load_balancing_type": "none", "moe_token_dispatcher_type": "alltoall"}
+MODELS: dict[str, Keys] = {
+    "llama": {"group_query_attention": True, "num_query_groups": 2},
+    "positions": {"position_embedding_type": "learned_absolute", "attention_backend": "unfused"},
+    "latent": LATENT,
+    "experts": EXPERTS,
+}
+TP2: Keys = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
+FULL: Keys = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+LAYOUTS: dict[str, tuple[str, int, Keys]] = {
+    "tp2-full": ("llama", 2, {**TP2, **FULL}),
+    "pp2-dp2": ("llama", 4, {"pipeline_model_parallel_size": 2}),
+    "cp2": ("positions", 2, {"context_parallel_size": 2, "attention_backend": "auto"}),
+    "cp2-a2a": ("llama", 2, {"context_parallel_size": 2, "cp_comm_type": "a2a"}),
+    "cp2-latent": ("latent", 2, {"context_parallel_size": 2, "recompute_granularity": "selective"}),
+    "ep2": ("experts", 2, {"expert_model_parallel_size": 2}),
+}
+LENGTHS = (3, 13, 8, 8)
+
+
+def packed(batch: Batch) -> Batch:
+    """Say that a sequence holds samples of several lengths, the last of them padding."""
+    ends = torch.tensor(LENGTHS).cumsum(0).tolist()
+    positions = torch.cat([torch.arange(length) for length in LENGTHS])[None]
+    mask = batch.loss_mask.clone()
+    mask[:, [end - 1 for end in ends]] = 0
+    mask[:, ends[-2] :] = 0
+    return replace(batch, position_ids=positions, loss_mask=mask, cu_seqlens=(0, *ends))
+
+
+def padded(batch: Batch) -> Batch:
+    """Give each sample of the pack a row of its own, filled up to the longest."""
+    given, longest = packed(batch), max(LENGTHS)
+
+    def rows(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.utils.rnn.pad_sequence(list(x[0].split(LENGTHS)), batch_first=True, padding_value=0)[:, :longest]
+
+    names = ("tokens", "labels", "loss_mask", "position_ids")
+    return Batch(**{name: rows(getattr(given, name)) for name in names}, attention_mask=None)
+
+
+def varied(batch: Batch) -> Batch:
+    """Cut the sequence to a length that its tokens say, so that microbatches and ranks differ."""
+    length = 8 + 4 * int(batch.tokens.sum() % 7)
+    names = ("tokens", "labels", "loss_mask", "position_ids")
+    return replace(batch, **{name: getattr(batch, name)[:, :length] for name in names})
+
+
+def run(folder: Path, name: str, cut: Cut, keys: Keys, ranks: int = 1) -> list[float]:
+    whole = Loader.batches
+
+    def batches(self: Loader, consumed: int) -> Iterator[Batch]:
+        return map(cut, whole(self, consumed))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Loader, "batches", batches)
+        rows = train(folder, name, {**BASE, **keys}, ranks=ranks, change=in_float64)
+    return [row[key] for row in rows for key in ("lm_loss", "grad_norm", "validation_loss") if key in row]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
+    folder = tmp_path_factory.mktemp("alone")
+    return {name: run(folder, name, packed, keys) for name, keys in MODELS.items()}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_packed_samples_train_as_in_rows_of_their_own(model: str, alone: dict[str, list[float]], tmp_path: Path) -> None:
+    assert alone[model] == pytest.approx(run(tmp_path, "padded", padded, MODELS[model]), rel=1e-11)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layout_equals_one_process(layout: str, alone: dict[str, list[float]], tmp_path: Path) -> None:
+    model, ranks, keys = LAYOUTS[layout]
+    many = run(tmp_path, "many", packed, {**MODELS[model], **keys}, ranks)
+    assert many == pytest.approx(alone[model], rel=1e-12)
+
+
+def test_sequences_of_many_lengths_train_as_on_one_process(tmp_path: Path) -> None:
+    one = run(tmp_path, "one", varied, EXPERTS)
+    for name, keys in {"dp2": {"expert_model_parallel_size": 2}, "tp2": TP2, "cp2": {"context_parallel_size": 2}}.items():
+        assert run(tmp_path, name, varied, {**EXPERTS, **keys}, 2) == pytest.approx(one, rel=1e-12), name
