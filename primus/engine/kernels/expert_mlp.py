@@ -1,7 +1,7 @@
 """The feed-forward parts of many experts as one function: y = W2 (p x act(W1 x + b1)) + p x b2 for rows sorted by expert.
 
-What is kept is x, W1 x + b1 and p; the activation is computed again in the backward. Experts are worked on one after the other,
-or (`grouped`) together: all of them on a GPU, as many as fit the cache on a CPU.
+What is kept is x (not for frozen weights), W1 x + b1 and p; the activation is computed again in the backward. Experts are
+worked on one after the other, or (`grouped`) together: all of them on a GPU, as many as fit the cache on a CPU.
 """
 
 from collections.abc import Callable, Sequence
@@ -97,14 +97,15 @@ class _ExpertMLP(torch.autograd.Function):
             forms.product(a_MF, w2[experts].transpose(1, 2), y_MH[rows], part)
             if b2 is not None:
                 _add_each(y_MH[rows], b2[experts], part, p_M[rows])
-        ctx.save_for_backward(x_MH, p_M, w1, w2, z_MF, *([] if b2 is None else [b2]))
+        kept = x_MH if ctx.needs_input_grad[2] else None
+        ctx.save_for_backward(kept, p_M, w1, w2, z_MF, *([] if b2 is None else [b2]))
         return y_MH
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy_MH: Tensor) -> tuple[Tensor | None, ...]:
         x_MH, p_M, w1, w2, z_MF, *b2 = ctx.saved_tensors
-        dx_MH, dp_M = torch.empty_like(x_MH), torch.empty_like(p_M)
+        dx_MH, dp_M = torch.empty_like(dy_MH), torch.empty_like(p_M)
         dz_MF, a_MF = torch.empty_like(z_MF), z_MF.new_empty(len(z_MF), w2.shape[2])
         forms: ExpertForms = ctx.forms
         for rows, experts, part in _stretches(ctx.counts, forms.rows_at_once(x_MH)):
@@ -113,12 +114,13 @@ class _ExpertMLP(torch.autograd.Function):
             forms.activation.backward_(da_MF, z_MF[rows], p_M[rows], Results(dz_MF[rows], dp_M[rows], a_MF[rows]))
             forms.product(dz_MF[rows], w1[experts], dx_MH[rows], part)
         d_biases: tuple[Tensor | None, Tensor | None] = (None, None)
+        _, _, needs_w1, needs_w2, *_ = ctx.needs_input_grad
         if b2:
             for dy, dp, b in zip(dy_MH.split(ctx.counts), dp_M.split(ctx.counts), b2[0], strict=True):
                 dp += (dy @ b).to(dp.dtype)
             d_biases = _sum_each(dz_MF, ctx.counts), _sum_each((dy_MH * p_M.unsqueeze(-1)).to(dy_MH.dtype), ctx.counts)
-        d_w1 = weight_gradients(dz_MF, x_MH, ctx.counts, ctx.slots[0])
-        d_w2 = weight_gradients(dy_MH, a_MF, ctx.counts, ctx.slots[1])
+        d_w1 = weight_gradients(dz_MF, x_MH, ctx.counts, ctx.slots[0]) if needs_w1 else None
+        d_w2 = weight_gradients(dy_MH, a_MF, ctx.counts, ctx.slots[1]) if needs_w2 else None
         return dx_MH, dp_M, d_w1, d_w2, *d_biases, None, None
 
 

@@ -1,6 +1,7 @@
 """y = x W^T + b, whose weight gradient is written straight into the flat gradients where the weight has a slot there.
 
-Autograd alone would write it to fresh memory and add it in a second pass; a GEMM adds for nothing.
+Autograd alone would write it to fresh memory and add it in a second pass; a GEMM adds for nothing. A frozen weight has no such
+gradient, and x is not kept for it.
 """
 
 from typing import Any
@@ -37,7 +38,7 @@ def weight_gradient(dy_TF: Tensor, x_TH: Tensor, slot: GradientSlot | None) -> T
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: nn.Parameter, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
+        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
         ctx.slot = slot_of(weight)
         return F.linear(x, weight, bias)
 
@@ -47,6 +48,6 @@ class _Linear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         dy_TF = dy.flatten(0, -2)
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        dx = (dy_TF @ weight).view(x.shape) if needs_x else None
+        dx = (dy_TF @ weight).view(*dy.shape[:-1], -1) if needs_x else None
         d_weight = weight_gradient(dy_TF, x.flatten(0, -2), ctx.slot) if needs_weight else None
         return dx, d_weight, dy_TF.sum(0) if needs_bias else None

@@ -81,11 +81,11 @@ class _RMSNorm(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
         x, weight, r = ctx.saved_tensors
         x_wide, dy_wide, gain = x.to(r.dtype), dy.to(r.dtype), weight.to(r.dtype) + ctx.offset
         product = (dy_wide * x_wide).flatten(0, -2)
-        d_weight = r.flatten() @ product
+        d_weight = (r.flatten() @ product).to(weight.dtype) if ctx.needs_input_grad[1] else None
         pull = (product @ gain).view_as(r).mul_(r.pow(3)).div_(-x.shape[-1])
         dx = (dy_wide * r).mul_(gain).addcmul_(x_wide, pull)
-        return dx.to(x.dtype), d_weight.to(weight.dtype), None, None
+        return dx.to(x.dtype), d_weight, None, None

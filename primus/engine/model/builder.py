@@ -22,7 +22,7 @@ from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.random import RandomStreams
 from primus.errors import ConfigError
 
-__all__ = ["LossForm", "build_model"]
+__all__ = ["LossForm", "build_model", "model_place"]
 
 _EMBEDDING_WEIGHT = "embedding.word_embeddings.weight"
 _PLAIN_LOSS = LossForm()
@@ -42,22 +42,7 @@ def build_model(
 
     Without pipelining that is one, the whole model. With `init.meta_device` weights have no memory yet, and no values.
     """
-    place = Place(
-        tp=mesh.tp,
-        cp=mesh.cp,
-        cp_exchange=mesh.cp_exchange,
-        cp_ring=mesh.cp_ring,
-        dp=mesh.dp,
-        ep=mesh.ep,
-        etp=mesh.etp,
-        etp_ep=mesh.etp_ep,
-        lanes=Lanes(mesh.device),
-        dtype=dtype,
-        device=torch.device(device),
-        weights_device=torch.device("meta" if config.init.meta_device else device),
-        streams=streams,
-        sequence_parallel=config.parallel.sequence_parallel and mesh.tp.size > 1,
-    )
+    place = model_place(config, mesh=mesh, dtype=dtype, device=device, streams=streams)
     _check_divisible(config, mesh.tp.size)
     check_blocks(config)
     pipeline, ranks = config.pipeline, mesh.pp.size
@@ -79,6 +64,28 @@ def build_model(
     else:
         zero_padding(chunks, tp=mesh.tp)
     return tuple(chunks)
+
+
+def model_place(
+    config: ModelConfig, *, mesh: Mesh, dtype: torch.dtype, device: torch.device | str, streams: RandomStreams
+) -> Place:
+    """Return where the parts of a model live."""
+    return Place(
+        tp=mesh.tp,
+        cp=mesh.cp,
+        cp_exchange=mesh.cp_exchange,
+        cp_ring=mesh.cp_ring,
+        dp=mesh.dp,
+        ep=mesh.ep,
+        etp=mesh.etp,
+        etp_ep=mesh.etp_ep,
+        lanes=Lanes(mesh.device),
+        dtype=dtype,
+        device=torch.device(device),
+        weights_device=torch.device("meta" if config.init.meta_device else device),
+        streams=streams,
+        sequence_parallel=config.parallel.sequence_parallel and mesh.tp.size > 1,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,7 +2,8 @@
 
 ColumnParallelLinear divides the output features, RowParallelLinear the input features, so that a pair of them needs one
 collective at each end: copy or sequence gather in, sum or sequence reduce-scatter out. Both are exact for a group of one.
-How the collectives of sequence parallelism and the products run beside one another is the linear's form (`overlap.py`).
+How the collectives of sequence parallelism and the products run beside one another is the linear's form (`overlap.py`). The
+input is kept for the gradient of the weight, so not where that is frozen.
 """
 
 from collections.abc import Callable
@@ -50,10 +51,11 @@ class ColumnParallelLinear(nn.Module):
         sharding = Sharding(dim=0, blocks=blocks)
         self.weight = declare(place, (outputs, inputs), sharding, initial)
         self.bias = declare(place, (outputs,), sharding, constant(0.0)) if bias else None
-        self._product = _column_product(place, overlap)
+        self.product = _column_product(place, overlap)
+        """From x, weight and bias to y."""
 
     def forward(self, x_SBH: Tensor) -> Tensor:
-        return self._product(x_SBH, self.weight, self.bias)
+        return self.product(x_SBH, self.weight, self.bias)
 
 
 class RowParallelLinear(nn.Module):
@@ -67,10 +69,11 @@ class RowParallelLinear(nn.Module):
         self.weight = declare(place, (outputs, inputs), Sharding(dim=1), initial)
         replicated = Sharding(dim=None, sequence_parallel_grad=place.sequence_parallel)
         self.bias = declare(place, (outputs,), replicated, constant(0.0)) if bias else None
-        self._product = _row_product(place, overlap)
+        self.product = _row_product(place, overlap)
+        """From x and weight to y without bias."""
 
     def forward(self, x_SBF: Tensor) -> tuple[Tensor, Tensor | None]:
-        return self._product(x_SBF, self.weight), self.bias
+        return self.product(x_SBF, self.weight), self.bias
 
 
 def enter_tensor_parallel(x_SBH: Tensor, tp: Group, sequence_parallel: bool) -> Tensor:
@@ -106,7 +109,7 @@ class _CopiedColumn(Function):
 
     @staticmethod
     def forward(ctx: Any, tp: Group, x_SBH: Tensor, weight: nn.Parameter, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x_SBH, weight)
+        ctx.save_for_backward(x_SBH if ctx.needs_input_grad[2] else None, weight)
         ctx.slot, ctx.tp = slot_of(weight), tp
         return F.linear(x_SBH, weight, bias)
 
@@ -116,7 +119,7 @@ class _CopiedColumn(Function):
         x_SBH, weight = ctx.saved_tensors
         _, _, needs_weight, needs_bias = ctx.needs_input_grad
         dy_TF = dy_SBF.flatten(0, -2)
-        dx_SBH = (dy_TF @ weight).view(x_SBH.shape)
+        dx_SBH = (dy_TF @ weight).view(*dy_SBF.shape[:-1], -1)
         reduction = collectives.start_all_reduce_(dx_SBH, ctx.tp)
         d_weight = weight_gradient(dy_TF, x_SBH.flatten(0, -2), ctx.slot) if needs_weight else None
         d_bias = dy_TF.sum(0) if needs_bias else None
@@ -133,7 +136,7 @@ class _GatheredColumn(Function):
 
     @staticmethod
     def forward(ctx: Any, tp: Group, form: ColumnForm, x_SBH: Tensor, weight: nn.Parameter, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x_SBH, weight)
+        ctx.save_for_backward(x_SBH if ctx.needs_input_grad[3] else None, weight)
         ctx.slot, ctx.tp, ctx.form = slot_of(weight), tp, form
         return form.fprop(x_SBH, weight.t(), bias, tp)[1]
 
@@ -157,7 +160,7 @@ class _ScatteredRow(Function):
 
     @staticmethod
     def forward(ctx: Any, tp: Group, form: RowForm, x_SBF: Tensor, weight: nn.Parameter) -> Tensor:
-        ctx.save_for_backward(x_SBF, weight)
+        ctx.save_for_backward(x_SBF if ctx.needs_input_grad[3] else None, weight)
         ctx.slot, ctx.tp, ctx.form = slot_of(weight), tp, form
         return form.fprop(x_SBF, weight.t(), tp)
 

@@ -28,6 +28,7 @@ __all__ = [
     "parameter_shards",
     "sharding_of",
     "slice_global",
+    "trainable_names",
     "weight_shards",
 ]
 
@@ -101,6 +102,11 @@ def global_parameters(chunks: Iterable[nn.Module]) -> Iterator[tuple[str, nn.Par
             if parameter not in seen:
                 seen.add(parameter)
                 yield sharding_of(parameter).tied_to or name, parameter
+
+
+def trainable_names(chunks: Iterable[nn.Module]) -> frozenset[str]:
+    """Return the global names of a rank's parameters that are not frozen."""
+    return frozenset(name for name, parameter in global_parameters(chunks) if parameter.requires_grad)
 
 
 def sharding_of(parameter: nn.Parameter) -> Sharding:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from primus.engine.parallel.deferred import DeferredProducts, PostponedProducts
 
@@ -111,6 +111,6 @@ class GradientSlot:
         self._keeper.added(self)
 
 
-def slot_of(param: nn.Parameter) -> GradientSlot | None:
-    """Return the slot of a parameter; None before its gradient has flat memory, or if it is frozen."""
+def slot_of(param: Tensor) -> GradientSlot | None:
+    """Return the slot of a parameter; None before its gradient has flat memory, or for any other tensor."""
     return getattr(param, "grad_slot", None)

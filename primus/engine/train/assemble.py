@@ -1,6 +1,6 @@
 """`assemble` puts the trainable side of a run together in one readable order; nothing else decides what wraps what.
 
-random streams -> model with declared shardings -> flat weights and gradients -> optimizer -> restored checkpoint
+random streams -> model with declared shardings -> adapters -> flat weights and gradients -> optimizer -> restored checkpoint
 """
 
 import logging
@@ -17,7 +17,7 @@ from primus.engine.checkpoint.state import TrainState
 from primus.engine.checkpoint.upcycle import UpcycledSource
 from primus.engine.config import ConfigContainer, serialize
 from primus.engine.kernels.pick import portable_notice
-from primus.engine.model.builder import LossForm, build_model
+from primus.engine.model.builder import LossForm, build_model, model_place
 from primus.engine.model.gpt import GPTModel
 from primus.engine.model.initialise import initialise_parameter
 from primus.engine.model.moe.upcycling import Upcycling
@@ -29,6 +29,8 @@ from primus.engine.parallel.fsdp2 import FullyShardedDataParallel
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.random import RandomStreams
 from primus.engine.parallel.sharding import Shards, buffer_shards, global_parameters, weight_shards
+from primus.engine.peft.apply import apply_peft, sizes
+from primus.engine.peft.magnitude import set_magnitudes
 from primus.engine.precision import dtype_of
 
 __all__ = ["Parts", "Trainer", "assemble"]
@@ -82,19 +84,23 @@ class Parts:
 
 def assemble(config: ConfigContainer, mesh: Mesh, start: Start | None) -> Parts:
     """Build everything that is trained, and restore it if the run starts from a checkpoint."""
-    precision = config.mixed_precision
+    precision, dtype = config.mixed_precision, dtype_of(config.mixed_precision.params_dtype)
     own = 10 * mesh.coordinates.dp if config.rng.data_parallel_random_init else 0
     streams = RandomStreams(config.rng.seed + own, mesh.coordinates, mesh.device)
     chunks = build_model(
         config.model,
         mesh=mesh,
-        dtype=dtype_of(precision.params_dtype),
+        dtype=dtype,
         device=mesh.device,
         seed=config.rng.seed,
         streams=streams,
         loss=LossForm(in_fp16=precision.cross_entropy_in_fp16, is_sparse=config.dataset.sft is not None),
     )
-    if notice := portable_notice(config.model.fusion, mesh.device.type, dtype_of(precision.params_dtype)):
+    if config.peft is not None:
+        place = model_place(config.model, mesh=mesh, dtype=dtype, device=mesh.device, streams=streams)
+        apply_peft(chunks, config.peft, config.model, place=place, mesh=mesh, seed=config.rng.seed)
+        log.info("peft %s: %s", config.peft.scheme, sizes(chunks, config.model, mesh))
+    if notice := portable_notice(config.model.fusion, mesh.device.type, dtype):
         log.info("%s", notice)
     parts = Parts(
         config=config,
@@ -105,8 +111,12 @@ def assemble(config: ConfigContainer, mesh: Mesh, start: Start | None) -> Parts:
         state=TrainState(),
         progress=None,
     )
+    # Of the weights that adapters start from; what a run resumes comes over them.
+    _set_magnitudes(parts)
     if start is not None:
         _restore(parts, start)
+        if start.weights_only:
+            _set_magnitudes(parts)
     parts.progress = _progress(parts)
     return parts
 
@@ -165,6 +175,14 @@ def _restore(parts: Parts, start: Start) -> None:
         restore_rng(dict(loaded.rng), parts.streams, parts.mesh.device)
     for line in loaded.report:
         log.warning("%s", line) if line.startswith("NOT") else log.info("%s", line)
+
+
+def _set_magnitudes(parts: Parts) -> None:
+    if parts.config.peft is None or parts.config.peft.scheme != "dora":
+        return
+    set_magnitudes(parts.chunks, _model_shards(parts), parts.mesh)
+    if parts.trainer is not None:
+        parts.trainer.optimizer.reload_model_params()
 
 
 def _model_shards(parts: Parts) -> dict[str, Shards]:

@@ -1,0 +1,130 @@
+"""`apply_peft` freezes a rank's chunks and puts adapters on the linears that the configuration names.
+
+`without_adapters` runs the model as it was: the same weights serve as a policy and as its reference.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from torch import nn
+
+from primus.engine.config.linears import targets
+from primus.engine.config.model import GATED_ACTIVATIONS, ModelConfig
+from primus.engine.config.peft import PEFTConfig, value_problems
+from primus.engine.model.initialise import initialise_parameter
+from primus.engine.model.moe.experts import Experts
+from primus.engine.model.moe.router import Router
+from primus.engine.model.parameter import Place
+from primus.engine.model.size import parameter_count
+from primus.engine.parallel.collectives import all_gather_object
+from primus.engine.parallel.mesh import Mesh
+from primus.engine.parallel.sharding import global_parameters, global_shape, sharding_of
+from primus.engine.peft.adapter import Adapter, LoRA, PartRows, PartsLoRA, division_of
+from primus.engine.peft.experts import AdaptedExperts
+from primus.engine.peft.linears import AdaptedLinear, Linear, adapted, magnitude_sharding
+from primus.errors import ConfigError
+
+__all__ = ["Sizes", "apply_peft", "sizes", "without_adapters"]
+
+log = logging.getLogger(__name__)
+
+
+def apply_peft(
+    chunks: Sequence[nn.Module], peft: PEFTConfig, model: ModelConfig, *, place: Place, mesh: Mesh, seed: int
+) -> None:
+    """Change a rank's chunks in place; ConfigError names every value that cannot be and every entry that names nothing.
+
+    First values are drawn as the model's are, whole and by name, so that no layout changes them.
+    """
+    found = targets(peft, model)
+    problems = [*(why for _, why in value_problems(peft, router_topk=model.moe.router_topk)), *found.problems]
+    if problems:
+        raise ConfigError(problems)
+    for chunk in chunks:
+        chunk.requires_grad_(False)
+        frozen = {name for name, _ in chunk.named_parameters()}
+        for name, module in list(chunk.named_modules()):
+            if isinstance(module, Router):
+                # Its bias is no weight, and would move all the same.
+                module.tokens_per_expert = None
+            if isinstance(module, Experts):
+                named = [last for last in ("linear_fc1", "linear_fc2") if f"{name}.{last}" in found.parts]
+                if named:
+                    _replace(chunk, name, AdaptedExperts(place, module, peft, named, model.moe.router_topk))
+            elif name in found.parts and isinstance(module, Linear):
+                adapter = _adapter(place, name, module, found.parts[name], peft, model)
+                _replace(chunk, name, adapted(place, module, adapter, peft))
+        for name, parameter in chunk.named_parameters():
+            if name not in frozen and not parameter.is_meta:
+                initialise_parameter(name, parameter, seed=seed, division=mesh)
+
+
+@contextmanager
+def without_adapters(chunks: Iterable[nn.Module]) -> Iterator[None]:
+    """Run forwards of the body as if there were no adapters."""
+    parts = [m for chunk in chunks for m in chunk.modules() if isinstance(m, AdaptedLinear | AdaptedExperts)]
+    for part in parts:
+        part.is_enabled = False
+    try:
+        yield
+    finally:
+        for part in parts:
+            part.is_enabled = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sizes:
+    """Parameters of the whole model."""
+
+    total: int
+    """With adapters."""
+    trainable: int
+
+    def __str__(self) -> str:
+        """Return them in words."""
+        share = 100.0 * self.trainable / self.total
+        return f"{self.trainable:,d} of {self.total:,d} parameters are trained ({share:.3g} %)"
+
+
+def sizes(chunks: Sequence[nn.Module], model: ModelConfig, mesh: Mesh) -> Sizes:
+    """Count over the stages; all ranks call it."""
+    own = sum(
+        _numel(global_shape(parameter.shape, sharding_of(parameter), mesh))
+        for _, parameter in global_parameters(chunks)
+        if parameter.requires_grad
+    )
+    trainable = sum(all_gather_object(own, mesh.pp))
+    return Sizes(total=parameter_count(model).total + trainable, trainable=trainable)
+
+
+def _adapter(place: Place, name: str, module: Linear, parts: Sequence[str], peft: PEFTConfig, model: ModelConfig) -> Adapter:
+    division = division_of(module.weight, place)
+    if parts:
+        return PartsLoRA(place, division, peft, _rows(name, division.outputs, model), parts)
+    magnitude = magnitude_sharding(module.weight, place) if peft.scheme == "dora" else None
+    return LoRA(place, division, peft, magnitude=magnitude)
+
+
+def _rows(name: str, outputs: int, model: ModelConfig) -> PartRows:
+    """Return where the parts of a fused linear lie in its `outputs` rows."""
+    if name.endswith("linear_qkv"):
+        a = model.attention
+        queries = a.num_attention_heads // a.num_query_groups * (2 if a.output_gate else 1)
+        widths = {"q": queries * a.kv_channels, "k": a.kv_channels, "v": a.kv_channels}
+        return PartRows(widths=widths, groups=a.num_query_groups, divides_groups=True)
+    names = ("gate", "up") if model.activation in GATED_ACTIVATIONS else ("up",)
+    return PartRows(widths=dict.fromkeys(names, outputs // len(names)), groups=1, divides_groups=False)
+
+
+def _replace(chunk: nn.Module, name: str, module: nn.Module) -> None:
+    parent, _, last = name.rpartition(".")
+    setattr(chunk.get_submodule(parent), last, module)
+
+
+def _numel(shape: Sequence[int]) -> int:
+    total = 1
+    for size in shape:
+        total *= size
+    return total

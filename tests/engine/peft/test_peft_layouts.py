@@ -1,0 +1,97 @@
+"""Adapters divided over tensor-parallel ranks equal one process in float64: losses and gradients at 1e-12."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from divided import BASE, batch, build, grouped, summed, whole
+from ranks import run_ranks
+from torch import Tensor
+
+from primus.engine.config import DistConfig, PEFTConfig
+from primus.engine.config.attention import MLAConfig
+from primus.engine.config.blocks import BlocksConfig
+from primus.engine.config.model import ModelConfig, ParallelConfig
+from primus.engine.config.moe import MoEConfig
+from primus.engine.config.mtp import MTPConfig
+from primus.engine.config.ssm import MambaConfig
+from primus.engine.model.builder import model_place
+from primus.engine.model.gpt import GPTModel
+from primus.engine.parallel.mesh import Mesh, build_mesh, single_mesh
+from primus.engine.parallel.random import RandomStreams
+from primus.engine.parallel.sharding import weight_shards
+from primus.engine.peft.apply import apply_peft
+from primus.engine.peft.magnitude import set_magnitudes
+
+DENSE = replace(BASE, attention=grouped(2, add_qkv_bias=True), add_bias_linear=True)
+MODELS: dict[str, ModelConfig] = {
+    "dense": DENSE,
+    "one-group": replace(BASE, attention=grouped(1)),
+    "gelu": replace(BASE, activation="gelu"),
+    "mla": replace(
+        BASE,
+        attention=grouped(
+            4,
+            qk_norm="model",
+            mla=MLAConfig(enabled=True, q_lora_rank=8, kv_lora_rank=10, qk_head_dim=6, qk_pos_emb_head_dim=4, v_head_dim=6),
+        ),
+    ),
+    "moe": replace(
+        BASE,
+        moe=MoEConfig(
+            num_experts=4, layers=(1,), ffn_hidden_size=12, shared_expert_intermediate_size=8, token_dispatcher="alltoall"
+        ),
+        mtp=MTPConfig(num_layers=1),
+    ),
+    "mamba": replace(
+        BASE,
+        num_layers=3,
+        blocks=BlocksConfig(mixing=("mamba", "attention", "short_conv"), feed_forward=("none", "mlp", "mlp")),
+        mamba=MambaConfig(num_heads=4, head_dim=8, num_groups=2, state_dim=4),
+    ),
+}
+
+
+def adapted(config: ModelConfig, peft: PEFTConfig, mesh: Mesh) -> GPTModel:
+    model = build(config, mesh)
+    place = model_place(config, mesh=mesh, dtype=torch.float64, device="cpu", streams=RandomStreams(5, mesh.coordinates))
+    apply_peft([model], peft, config, place=place, mesh=mesh, seed=5)
+    set_magnitudes([model], weight_shards(model.named_parameters(), mesh), mesh)
+    return model
+
+
+def run(config: ModelConfig, peft: PEFTConfig, mesh: Mesh) -> dict[str, Tensor]:
+    """Return the loss and the whole gradients of what is trained, by name."""
+    model = adapted(config, peft, mesh)
+    tokens, positions, labels, mask = batch(config)
+    loss = model(tokens, positions, labels_BS=labels, loss_mask_BS=mask)
+    loss.backward()
+    grads = {name: summed(p, mesh) for name, p in model.named_parameters() if p.requires_grad}
+    return {"loss": loss.detach(), **whole(grads, model, mesh)}
+
+
+def check_equal(rank: int, cases: list[tuple[ModelConfig, PEFTConfig]], expected: list[dict[str, Tensor]]) -> None:
+    mesh = build_mesh(cases[0][0].parallel, DistConfig(backend="gloo"), torch.device("cpu"))
+    for (config, peft), wanted in zip(cases, expected, strict=True):
+        actual = run(config, peft, mesh)
+        assert actual.keys() == wanted.keys()
+        for name, value in wanted.items():
+            torch.testing.assert_close(actual[name], value, rtol=1e-12, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}")
+
+
+ALL = {"lora_B_init_method": "normal", "dim": 3, "alpha": 4.0, "target_modules": ()}
+SCHEMES = {
+    "lora": PEFTConfig(**ALL),  # type: ignore[arg-type]
+    "canonical": PEFTConfig(scheme="canonical_lora", **ALL),  # type: ignore[arg-type]
+    "some parts": PEFTConfig(scheme="canonical_lora", **{**ALL, "target_modules": ("linear_v", "up_proj")}),  # type: ignore[arg-type]
+    "dora": PEFTConfig(scheme="dora", **ALL),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True], ids=["tp", "sp"])
+def test_adapters_of_every_scheme_and_model_equal_one_process(sequence_parallel: bool) -> None:
+    names = [name for name in MODELS if name != "moe"]
+    parallel = ParallelConfig(tensor_model_parallel_size=2, sequence_parallel=sequence_parallel)
+    plain = [(MODELS[name], SCHEMES[scheme]) for name in names for scheme in SCHEMES if name != "mla" or "parts" not in scheme]
+    expected = [run(config, peft, single_mesh()) for config, peft in plain]
+    run_ranks(check_equal, 2, [(replace(config, parallel=parallel), peft) for config, peft in plain], expected)
