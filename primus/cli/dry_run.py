@@ -65,7 +65,7 @@ def _origin(config: ConfigContainer) -> str:
         return f"the newest checkpoint in {save.save}, if there is one"
     if save.load:
         return f"{'the weights in' if save.finetune else 'the checkpoint in'} {save.load}"
-    return save.pretrained_checkpoint or f"random weights (seed {config.rng.seed})"
+    return save.pretrained_checkpoint or save.hf_path or f"random weights (seed {config.rng.seed})"
 
 
 def _places(places: Iterable[Place]) -> Table:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from primus.core.experiment import Experiment
 from primus.engine.checkpoint.folder import complete_iterations
+from primus.engine.checkpoint.hf.fit import unfit
 from primus.engine.checkpoint.start import start_problems
 from primus.engine.config import ConfigContainer
 from primus.engine.data.preflight import check_data
@@ -26,7 +27,7 @@ def with_checked_surroundings(built: "Built", experiment: Experiment, *, reports
     """
     config = built.config
     problems, vocab_size = check_data(config)
-    problems = [*problems, *start_problems(config.checkpoint)]
+    problems = [*problems, *start_problems(config.checkpoint, adapters=config.peft is not None), *unfit(config)]
     problems = [*(_traced(problem, built.origins) for problem in problems), *_unwritable(built, experiment, reports=reports)]
     if problems:
         raise InputError(problems)

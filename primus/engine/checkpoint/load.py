@@ -17,6 +17,8 @@ from primus.engine.checkpoint.agree import everywhere, on_first
 from primus.engine.checkpoint.compare import Difference, architecture_problems, changes, difference, refusal, remarks
 from primus.engine.checkpoint.files import Checksums, unpack
 from primus.engine.checkpoint.folder import format_of
+from primus.engine.checkpoint.hf.names import listed
+from primus.engine.checkpoint.hf.weights import HFSource
 from primus.engine.checkpoint.local_source import LocalSource
 from primus.engine.checkpoint.save import COMMON, rng_name, saved_layout
 from primus.engine.checkpoint.start import Start
@@ -76,7 +78,7 @@ def load_checkpoint(
     `on_weights` is called between the two: main weights that the checkpoint lacks can then follow the model's. `adapt` may
     give a checkpoint of another model the shapes of this one.
     """
-    source = adapt(LocalSource(start, config, mesh) if start.is_local else open_checkpoint(start.folder, mesh, config))
+    source = adapt(_open(start, config, mesh))
     common = source.common
     loaded = Loaded(TrainState() if start.weights_only else TrainState.from_dict(common["state"]))
     # A total of work done, not a position: it goes on counting through a fresh start from these weights.
@@ -161,6 +163,16 @@ class _TorchSource:
         return None if packed is None else unpack(memoryview(packed), self._folder, "rng_state")
 
 
+def _open(start: Start, config: CheckpointConfig, mesh: Mesh) -> Source:
+    if start.is_local:
+        return LocalSource(start, config, mesh)
+    if start.is_hugging_face:
+        opened: list[Source] = []
+        everywhere(mesh.world, lambda: opened.append(HFSource(start.folder)))
+        return opened[0]
+    return open_checkpoint(start.folder, mesh, config)
+
+
 def open_checkpoint(folder: Path, mesh: Mesh, config: CheckpointConfig | None) -> Source:
     """Open a checkpoint on all ranks; `config` None accepts either format."""
 
@@ -221,6 +233,12 @@ def _take_rng(start: Start, source: Source, mesh: Mesh, loaded: Loaded) -> None:
 
 def _report(start: Start, config: CheckpointConfig, source: Source, model: Mapping[str, Shards], loaded: Loaded) -> None:
     """Say what came back and why the rest did not."""
+    if isinstance(source, HFSource):
+        loaded.report.append(f"loaded the weights of {start.folder} ({source.family})")
+        if source.not_used:
+            loaded.report.append(f"NOT loaded, the model has no part for them: {listed(source.not_used)}")
+        _report_dtypes(source, model, loaded)
+        return
     common, why = source.common, "finetune" if config.finetune else "weights only"
     done, left = ["weights"], []
     if start.weights_only:
@@ -245,6 +263,10 @@ def _report(start: Start, config: CheckpointConfig, source: Source, model: Mappi
     loaded.report.append(f"loaded checkpoint {start.folder} of iteration {common['iteration']}: {', '.join(done)}")
     if left:
         loaded.report.append(f"NOT restored from {start.folder}: {', '.join(left)}")
+    _report_dtypes(source, model, loaded)
+
+
+def _report_dtypes(source: Source, model: Mapping[str, Shards], loaded: Loaded) -> None:
     stored = source.dtypes()
     changed = sorted({f"{stored[n]} -> {s.dtype}" for n, s in model.items() if n in stored and stored[n] != s.dtype})
     if changed:

@@ -1,21 +1,25 @@
 """`find_start`: what a run starts from, decided from the configuration and the folders alone. No torch.
 
-Order: `auto_continue_train` from the newest complete checkpoint under `save`; then `load`; then `pretrained_checkpoint`;
-else fresh. A source that the configuration names and that holds nothing is an error, never a silent fresh start. A run that
-resumes prefers a global non-persistent checkpoint that is no older; whether it has a local one, `local.py` asks all ranks.
+Order: `auto_continue_train` from the newest complete checkpoint under `save`; then `load`; then `pretrained_checkpoint`; then
+`hf_path`; else fresh. A run with adapters always takes one of the last two, its base, and resumes adapters from the others.
+A source that the configuration names and that holds nothing is an error, never a silent fresh start. A run that resumes prefers
+a global non-persistent checkpoint that is no older; whether it has a local one, `local.py` asks all ranks.
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from primus.engine.checkpoint.folder import RELEASE, complete_iterations, format_of, iteration_folder, newest, read_tracker
+from primus.engine.checkpoint.hf.stored import files_of
 from primus.engine.config import CheckpointConfig
 from primus.errors import InputError
 
-__all__ = ["Start", "find_start", "is_set_back", "resumed_base", "scratch_folder", "start_problems", "unfound"]
+__all__ = ["Start", "find_base", "find_start", "is_set_back", "resumed_base", "scratch_folder", "start_problems", "unfound"]
 
 log = logging.getLogger(__name__)
+
+_CONFIG = "config.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,24 +38,54 @@ class Start:
     """What the user should know about the choice."""
     is_local: bool = False
     """Each rank's own part, in a folder on its node."""
+    is_hugging_face: bool = False
+    """A folder of `config.json` and safetensors."""
 
 
-def find_start(config: CheckpointConfig) -> Start | None:
-    """Return where the run starts, None for a fresh one; InputError if a named source holds no checkpoint."""
-    start = _choose(config)
+def find_start(config: CheckpointConfig, *, adapters: bool = False) -> Start | None:
+    """Return where the run starts, None for a fresh one; InputError if a named source holds no checkpoint.
+
+    With `adapters`: where these start, beside a base.
+    """
+    start = _resumed(config, has_base=adapters)
+    if start is None and not adapters:
+        start = find_base(config)
     if start is None:
         for line in _fresh_start_notices(config):
             log.warning("%s", line)
     return start
 
 
-def start_problems(config: CheckpointConfig) -> list[str]:
+def find_base(config: CheckpointConfig) -> Start | None:
+    """Return the weights that a run begins with: `pretrained_checkpoint`, or `hf_path`; None if neither is named.
+
+    `pretrained_checkpoint` may be a folder of checkpoints, one of them, or a Hugging Face folder. InputError as above.
+    """
+    if config.pretrained_checkpoint is None:
+        return None if config.hf_path is None else _hugging_face("hf_path", Path(config.hf_path))
+    base = Path(config.pretrained_checkpoint)
+    if format_of(base):
+        return _weights(base)
+    if (base / _CONFIG).is_file() and not complete_iterations(base) and not format_of(base / RELEASE):
+        return _hugging_face("pretrained_checkpoint", base)
+    start = _start(config, base, "pretrained_checkpoint", weights_only=True)
+    if start is None:
+        raise InputError(_missing("pretrained_checkpoint", base))
+    return start
+
+
+def start_problems(config: CheckpointConfig, *, adapters: bool = False) -> list[str]:
     """Return why a run with this configuration cannot start, [] if it can; for checks before anything starts."""
-    try:
-        _choose(config)
-    except InputError as error:
-        return list(error.problems)
-    return []
+    problems: list[str] = []
+    for look in (lambda: _resumed(config, has_base=adapters), lambda: find_base(config)):
+        try:
+            found = look()
+        except InputError as error:
+            problems += error.problems
+            continue
+        if found is not None and not adapters:
+            break
+    return problems
 
 
 def resumed_base(config: CheckpointConfig) -> Path | None:
@@ -74,9 +108,10 @@ def is_set_back(base: Path) -> bool:
     return named in whole and named != whole[-1]
 
 
-def unfound(config: CheckpointConfig) -> str | None:
-    """Return what is wrong when `load` holds no checkpoint, None if the run may begin afresh then."""
-    if config.load is None or config.pretrained_checkpoint is not None or not config.exit_on_missing_checkpoint:
+def unfound(config: CheckpointConfig, *, has_base: bool = False) -> str | None:
+    """Return what is wrong when `load` holds no checkpoint, None if the run may begin without it."""
+    begins = (config.pretrained_checkpoint or config.hf_path) is not None and not has_base
+    if config.load is None or begins or not config.exit_on_missing_checkpoint:
         return None
     missing = _missing("load", Path(config.load))
     return f"{missing}, or set exit_on_missing_checkpoint: false to start from fresh weights"
@@ -95,26 +130,33 @@ def _fresh_start_notices(config: CheckpointConfig) -> list[str]:
     return notices
 
 
-def _choose(config: CheckpointConfig) -> Start | None:
+def _resumed(config: CheckpointConfig, *, has_base: bool) -> Start | None:
     if config.auto_continue_train and config.save is not None:
         resumed = _continue(config, Path(config.save))
         if resumed is not None:
             return resumed
-    if config.load is not None:
-        start = _start(config, Path(config.load), "load", weights_only=config.finetune)
-        if start is not None:
-            return start
-        problem = unfound(config)
-        # A local checkpoint may lie on any rank's node.
-        if problem is not None and (config.non_persistent.kind != "local" or resumed_base(config) is None):
-            raise InputError(problem)
-    if config.pretrained_checkpoint is not None:
-        base = Path(config.pretrained_checkpoint)
-        start = _start(config, base, "pretrained_checkpoint", weights_only=True)
-        if start is None:
-            raise InputError(_missing("pretrained_checkpoint", base))
+    if config.load is None:
+        return None
+    start = _start(config, Path(config.load), "load", weights_only=config.finetune)
+    if start is not None:
         return start
+    problem = unfound(config, has_base=has_base)
+    # A local checkpoint may lie on any rank's node.
+    if problem is not None and (config.non_persistent.kind != "local" or resumed_base(config) is None):
+        raise InputError(problem)
     return None
+
+
+def _hugging_face(key: str, folder: Path) -> Start:
+    if not (folder / _CONFIG).is_file():
+        state = f"has no {_CONFIG}" if folder.is_dir() else "does not exist"
+        raise InputError(f"{key}: {folder} {state}; give the folder of a Hugging Face model")
+    files_of(folder)
+    return replace(_weights(folder), is_hugging_face=True)
+
+
+def _weights(folder: Path) -> Start:
+    return Start(folder=folder, iteration=0, weights_only=True, load_optim=False, load_rng=False, notices=())
 
 
 def _continue(config: CheckpointConfig, base: Path) -> Start | None:

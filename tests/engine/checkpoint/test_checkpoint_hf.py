@@ -16,10 +16,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from primus.engine.checkpoint.hf.describe import described
-from primus.engine.checkpoint.hf.exchange import export_hf, global_shapes, import_hf
+from primus.engine.checkpoint.hf.exchange import export_hf, import_hf
 from primus.engine.checkpoint.hf.likeness import differences
 from primus.engine.checkpoint.hf.new_folder import new_folder
 from primus.engine.checkpoint.hf.read import model_in, read_config
+from primus.engine.checkpoint.hf.shapes import global_shapes
 from primus.engine.checkpoint.hf.weights import HFWeights
 from primus.engine.config import ParallelConfig
 from primus.engine.config.moe import MoEConfig

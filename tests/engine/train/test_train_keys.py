@@ -211,7 +211,7 @@ def test_ranks_that_see_other_checkpoints_are_told_so(tmp_path: Path, monkeypatc
 def _fails_without_the_first_checkpoint(rank: int, container: ConfigContainer) -> str:
     checkpoint = container.checkpoint if rank == 0 else replace(container.checkpoint, ckpt_step=3)
     found = find_start(checkpoint)
-    pretrain_module.find_start = lambda _: found  # type: ignore[attr-defined]
+    pretrain_module.find_start = lambda _, **__: found  # type: ignore[attr-defined]
     return _fails(rank, container)
 
 

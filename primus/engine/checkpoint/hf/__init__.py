@@ -5,9 +5,11 @@
 - `stored.py`: which files hold which tensors
 - `source.py`: a folder of safetensors, read tensor by tensor
 - `target.py`: such a folder, written tensor by tensor
-- `weights.py`: a folder under our names, in any rectangles
+- `weights.py`: a folder under our names, in any rectangles; as a checkpoint that a run starts from
+- `shapes.py`: what a whole model of ours holds
 - `read.py`, `describe.py`: `config.json` as a model of ours, and back
 - `likeness.py`: whether two models are the same function
+- `fit.py`: whether a folder holds the model of a run
 - `new_folder.py`: all or nothing
 - `exchange.py`: `import_hf` and `export_hf`
 """

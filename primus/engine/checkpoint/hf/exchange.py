@@ -24,22 +24,19 @@ from primus.engine.checkpoint.hf.describe import described
 from primus.engine.checkpoint.hf.likeness import differences
 from primus.engine.checkpoint.hf.names import copies_of, listed, row_of
 from primus.engine.checkpoint.hf.read import CONFIG, ORIGINAL, model_in, model_of, read_config
+from primus.engine.checkpoint.hf.shapes import global_shapes
 from primus.engine.checkpoint.hf.target import Planned, write_safetensors
 from primus.engine.checkpoint.hf.weights import HFWeights, scattered, their_tensors
 from primus.engine.checkpoint.load import open_checkpoint
 from primus.engine.checkpoint.save import saved_layout, seal
 from primus.engine.checkpoint.state import TrainState
-from primus.engine.config import ParallelConfig, PipelineConfig, RecomputeConfig
 from primus.engine.config.model import ModelConfig
 from primus.engine.config.serialize import from_dict, to_dict
-from primus.engine.config.tp_overlap import TPOverlapConfig
-from primus.engine.model.builder import build_model
 from primus.engine.parallel.mesh import single_mesh
-from primus.engine.parallel.random import RandomStreams
-from primus.engine.parallel.sharding import Chunk, Shards, buffer_shards, global_parameters, weight_shards
+from primus.engine.parallel.sharding import Chunk, Shards
 from primus.errors import InputError
 
-__all__ = ["export_hf", "global_shapes", "import_hf"]
+__all__ = ["export_hf", "import_hf"]
 
 log = logging.getLogger(__name__)
 
@@ -107,25 +104,6 @@ def export_hf(checkpoint: Path, out: Path, *, original: Path | None = None, max_
     write_durably(out / CONFIG, (json.dumps(content, indent=2) + "\n").encode())
     if original is not None:
         _copy_others(original, out)
-
-
-def global_shapes(model: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of all tensors of a whole model, padding left out; nothing is allocated for its matrices."""
-    mesh = single_mesh()
-    whole = replace(
-        model,
-        seq_length=1,
-        parallel=ParallelConfig(),
-        pipeline=PipelineConfig(),
-        tp_overlap=TPOverlapConfig(),
-        recompute=RecomputeConfig(),
-        init=replace(model.init, meta_device=True),
-    )
-    chunks = build_model(
-        whole, mesh=mesh, dtype=torch.float32, device="cpu", seed=0, streams=RandomStreams(0, mesh.coordinates)
-    )
-    shards = {**weight_shards(global_parameters(chunks), mesh), **buffer_shards(chunks)}
-    return {name: each.global_shape for name, each in shards.items()}
 
 
 def _pieces(family: str, weights: HFWeights, stored: Mapping[str, Stored], model: ModelConfig) -> Iterator[Piece]:

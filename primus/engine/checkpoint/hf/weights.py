@@ -5,18 +5,24 @@ So a rank of any layout fills what it holds, and reads nothing else; an import f
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from primus.engine.checkpoint.hf.forms import runs, their_rows
 from primus.engine.checkpoint.hf.names import Row, is_ignored, listed, row_of
+from primus.engine.checkpoint.hf.read import model_in
+from primus.engine.checkpoint.hf.shapes import global_shapes
 from primus.engine.checkpoint.hf.source import DTYPES, HFFolder
+from primus.engine.checkpoint.state import TrainState
 from primus.engine.config.model import ModelConfig
+from primus.engine.config.serialize import to_dict
+from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.sharding import Chunk, Shards
 from primus.errors import InputError
 
-__all__ = ["HFWeights", "scattered", "their_tensors"]
+__all__ = ["HFSource", "HFWeights", "scattered", "their_tensors"]
 
 Shape = tuple[int, ...]
 
@@ -76,6 +82,43 @@ class HFWeights:
         value = value[0] if row.is_stack else value
         value = value.t() if row.is_transposed else value
         return value[:: wanted[0].step or 1]
+
+
+class HFSource:
+    """A folder as a checkpoint of weights: any rank of any layout reads what it holds."""
+
+    is_shared = True
+    """Every rank sees the same tensors in it."""
+
+    def __init__(self, folder: Path) -> None:
+        """InputError as `HFWeights`, and for a `config.json` of no known model."""
+        self.family, model = model_in(folder)
+        self._shapes = global_shapes(model)
+        self._weights = HFWeights(folder, self.family, model, self._shapes)
+        self.not_used = self._weights.not_used
+        """Tensors that are left aside."""
+        self.common: Mapping[str, Any] = {
+            "iteration": 0,
+            "state": TrainState().to_dict(),
+            "container": {"model": to_dict(model)},
+            "optimizer_common": None,
+            "has_rng": False,
+        }
+
+    def shapes(self) -> dict[str, Shape]:
+        """Return those of the whole model, under our names."""
+        return dict(self._shapes)
+
+    def dtypes(self) -> dict[str, torch.dtype]:
+        """Return those that hold the values exactly."""
+        return {name: self._weights.dtype(name) for name in self._shapes}
+
+    def load(self, tensors: Mapping[str, Shards]) -> None:
+        """Fill rectangles in place, cast to their dtype."""
+        self._weights.load(tensors)
+
+    def rng(self, mesh: Mesh, data_rank: int) -> None:
+        """A folder holds no random states."""
 
 
 def their_tensors(family: str, name: str, shape: Shape, model: ModelConfig) -> dict[str, Shape]:
