@@ -74,7 +74,12 @@ def varied(batch: Batch) -> Batch:
     return replace(batch, **{name: getattr(batch, name)[:, :length] for name in names})
 
 
-def run(folder: Path, name: str, cut: Cut, keys: Keys, ranks: int = 1) -> list[float]:
+def halved(batch: Batch) -> Batch:
+    names = ("tokens", "labels", "loss_mask", "position_ids")
+    return replace(batch, **{name: getattr(batch, name)[:, :16] for name in names})
+
+
+def rows_of(folder: Path, name: str, cut: Cut, keys: Keys, ranks: int = 1) -> list[dict[str, Any]]:
     whole = Loader.batches
 
     def batches(self: Loader, consumed: int) -> Iterator[Batch]:
@@ -82,7 +87,11 @@ def run(folder: Path, name: str, cut: Cut, keys: Keys, ranks: int = 1) -> list[f
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Loader, "batches", batches)
-        rows = train(folder, name, {**BASE, **keys}, ranks=ranks, change=in_float64)
+        return train(folder, name, {**BASE, **keys}, ranks=ranks, change=in_float64)
+
+
+def run(folder: Path, name: str, cut: Cut, keys: Keys, ranks: int = 1) -> list[float]:
+    rows = rows_of(folder, name, cut, keys, ranks)
     return [row[key] for row in rows for key in ("lm_loss", "grad_norm", "validation_loss") if key in row]
 
 
@@ -102,6 +111,23 @@ def test_a_layout_equals_one_process(layout: str, alone: dict[str, list[float]],
     model, ranks, keys = LAYOUTS[layout]
     many = run(tmp_path, "many", packed, {**MODELS[model], **keys}, ranks)
     assert many == pytest.approx(alone[model], rel=1e-12)
+
+
+def test_throughput_counts_the_tokens_and_the_samples_that_there_are(tmp_path: Path) -> None:
+    keys = MODELS["llama"]
+    work = {}
+    for cut in (packed, halved):
+        rows = rows_of(tmp_path, cut.__name__, cut, {**keys, "context_parallel_size": 2}, 2)
+        work[cut] = [
+            [row[rate] * row["iteration_time_ms"] / 1e3 for row in rows if rate in row]
+            for rate in ("tokens_per_second", "tflops_per_device")
+        ]
+    tokens, tflops = work[packed]
+    assert tokens == pytest.approx([8 * 32] * 2)
+    assert work[halved][0] == pytest.approx([8 * 16] * 2)
+    # 2 layers of 32 channels: 3 x 2 operations for half of all pairs, in both products.
+    more = 8 * 3 * 2 * 2 * 32 * (sum(length**2 for length in LENGTHS) - 2 * 16**2)
+    assert [2 * one * 1e12 for one in tflops] == pytest.approx([4 * half * 1e12 + more for half in work[halved][1]])
 
 
 def test_sequences_of_many_lengths_train_as_on_one_process(tmp_path: Path) -> None:

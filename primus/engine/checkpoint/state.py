@@ -19,12 +19,11 @@ class TrainState:
     consumed_valid_samples: int = 0
     num_floating_point_operations_so_far: float = 0.0
 
-    def advance(self, *, samples: int, skipped_samples: int, flops: float) -> None:
+    def advance(self, *, samples: int, skipped_samples: int) -> None:
         """Count a finished iteration."""
         self.iteration += 1
         self.consumed_train_samples += samples
         self.skipped_train_samples += skipped_samples
-        self.num_floating_point_operations_so_far += flops
 
     def to_dict(self) -> dict[str, Any]:
         """Return the counters by name."""

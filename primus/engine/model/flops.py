@@ -8,15 +8,34 @@ and the other parts that are no large products are left out, as there.
 from primus.engine.config.model import GATED_ACTIVATIONS, ModelConfig
 from primus.engine.model.size import padded_vocab_size
 
-__all__ = ["training_flops"]
+__all__ = ["flops_of", "training_flops"]
 
 
 def training_flops(config: ModelConfig, batch_size: int) -> int:
     """Return the floating-point operations of one iteration on `batch_size` sequences."""
+    tokens = batch_size * config.seq_length
+    return int(flops_of(config, tokens=tokens, squares=tokens * config.seq_length))
+
+
+def flops_of(config: ModelConfig, *, tokens: float, squares: float) -> float:
+    """Return those of an iteration on so many tokens; `squares` is the sum over samples of the square of their length."""
     h, depths = config.hidden_size, config.mtp.num_layers
     layers = [_mixing(config, number) + _feed_forward(config, number) for number in range(config.num_layers)]
     further = depths * (layers[-1] + 2 * h * h)
-    return 6 * batch_size * config.seq_length * (sum(layers) + further + (1 + depths) * h * padded_vocab_size(config))
+    pairs = [_pairs(config, number) for number in range(config.num_layers)]
+    of_tokens = sum(layers) + further + (1 + depths) * h * padded_vocab_size(config)
+    # Causal: half of the pairs meet.
+    return 6 * tokens * of_tokens + 3 * squares * (sum(pairs) + depths * pairs[-1])
+
+
+def _pairs(config: ModelConfig, number: int) -> int:
+    """Return the multiplications of a query with a key and its value in a layer."""
+    a = config.attention
+    if config.blocks.mixing_of(number) != "attention":
+        return 0
+    if a.mla.enabled:
+        return a.num_attention_heads * (a.mla.score_channels + a.mla.v_head_dim)
+    return 2 * a.num_attention_heads * a.kv_channels
 
 
 def _mixing(config: ModelConfig, number: int) -> int:
@@ -62,12 +81,12 @@ def _delta_net(config: ModelConfig) -> int:
 
 
 def _attention(config: ModelConfig) -> int:
-    """Return the multiplications of one token in a layer's attention."""
+    """Return the multiplications of one token in a layer's projections around attention."""
     if config.attention.mla.enabled:
         return _latent_attention(config)
-    h, s, d = config.hidden_size, config.seq_length, config.attention.kv_channels
+    h, d = config.hidden_size, config.attention.kv_channels
     q, kv = config.attention.num_attention_heads * d, config.attention.num_query_groups * d
-    return h * (q * (1 + config.attention.output_gate) + 2 * kv) + q * s + q * h
+    return h * (q * (1 + config.attention.output_gate) + 2 * kv) + q * h
 
 
 def _latent_attention(config: ModelConfig) -> int:
@@ -75,8 +94,7 @@ def _latent_attention(config: ModelConfig) -> int:
     q, kv, out = heads * mla.score_channels, heads * (mla.qk_head_dim + mla.v_head_dim), heads * mla.v_head_dim
     queries = h * q if mla.q_lora_rank is None else mla.q_lora_rank * (h + q)
     latent = mla.kv_lora_rank * (h + kv) + h * mla.qk_pos_emb_head_dim
-    # Causal: on average half of the sequence.
-    return queries + latent + config.seq_length * (q + out) // 2 + out * h
+    return queries + latent + out * h
 
 
 def _width_of_experts(config: ModelConfig) -> int:

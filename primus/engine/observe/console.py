@@ -30,6 +30,7 @@ _FIELDS = (
     ("params_norm", "params norm", "{:.3f}"),
     ("iteration_time_ms", "ms/it", "{:,.1f}"),
     ("tokens_per_second", "tokens/s", "{:,.0f}"),
+    ("trained_tokens_per_second", "trained/s", "{:,.0f}"),
 )
 
 

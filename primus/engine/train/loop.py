@@ -14,6 +14,7 @@ from primus.engine.data.loader import Batch
 from primus.engine.observe.sink import close_all
 from primus.engine.trace import Trace
 from primus.engine.train.step import StepOutcome, TrainStep
+from primus.engine.train.sums import BatchSums
 
 __all__ = ["Callback", "Loop"]
 
@@ -53,14 +54,14 @@ class Loop:
         plan: BatchPlan,
         train_iters: int,
         skipped: frozenset[int],
-        flops_of_batch: Callable[[int], float],
+        flops_of: Callable[[BatchSums], float],
         save: Callable[[], None],
         callbacks: Sequence[Callback],
         trace: Trace,
     ) -> None:
         """`step` may be None if there is nothing to train."""
         self.state, self.step, self.plan, self.trace = state, step, plan, trace
-        self.train_iters, self.flops_of_batch = train_iters, flops_of_batch
+        self.train_iters, self.flops_of = train_iters, flops_of
         self.stop_reason: str | None = None
         """Why the run ends before `train_iters`; None while it goes on."""
         self.last_saved: int | None = None
@@ -112,7 +113,7 @@ class Loop:
             self._settle()
             for _ in range(microbatches):
                 next(self._batches)
-            self.state.advance(samples=size, skipped_samples=size + dropped, flops=0.0)
+            self.state.advance(samples=size, skipped_samples=size + dropped)
             return
         for callback in self.callbacks:
             callback.before_step(self)
@@ -121,7 +122,7 @@ class Loop:
         if self.step.earlier is not None:
             # The counters are still those of its iteration.
             self._tell(self.step.earlier)
-        self.state.advance(samples=size, skipped_samples=dropped, flops=self.flops_of_batch(size))
+        self.state.advance(samples=size, skipped_samples=dropped)
         if outcome is not None:
             self._tell(outcome)
         elif not all(callback.can_wait(self) for callback in self.callbacks):
@@ -133,5 +134,6 @@ class Loop:
             self._tell(self.step.settle())
 
     def _tell(self, outcome: StepOutcome) -> None:
+        self.state.num_floating_point_operations_so_far += self.flops_of(outcome.sums)
         for callback in self.callbacks:
             callback.after_step(self, outcome)

@@ -13,12 +13,13 @@ import torch
 import torch.distributed as dist
 
 from primus.engine.cause import noting_time
+from primus.engine.checkpoint.hf.fit import unfit
 from primus.engine.checkpoint.local import newest_start
 from primus.engine.checkpoint.start import Start, find_start
 from primus.engine.config import ConfigContainer, serialize
 from primus.engine.config.batch import BatchPlan
 from primus.engine.data.tokenizer import Tokenizer, build_tokenizer
-from primus.engine.model.flops import training_flops
+from primus.engine.model.flops import flops_of
 from primus.engine.model.size import parameter_count
 from primus.engine.observe.profiler import Profiler
 from primus.engine.observe.timers import TimerReport
@@ -60,7 +61,9 @@ def pretrain(config: ConfigContainer, *, process_start: float) -> None:
     """Train; `process_start` is when the process began, in seconds since the epoch."""
     tokenizer = build_tokenizer(config.tokenizer)
     config = with_vocabulary(config, tokenizer)
-    start = find_start(config.checkpoint)
+    start = find_start(config.checkpoint, adapters=config.peft is not None)
+    if problems := unfit(config):
+        raise InputError(problems)
     if config.rng.deterministic_mode:
         be_deterministic()
     agreed = {
@@ -129,7 +132,7 @@ def build_loop(parts: Parts, feeds: Feeds, plan: BatchPlan, process_start: float
     stages = build_stages(parts, trace, trace.wait)
     sinks = open_sinks(parts) if mesh.rank == 0 else []
     timers = TimerReport(mesh.world, config.logger.timing_log_option, level=config.logger.timing_log_level)
-    logging_ = Logging(config.logger, mesh, seq_length=config.model.seq_length, sinks=sinks, timers=timers)
+    logging_ = Logging(config.logger, mesh, is_tuning=config.dataset.sft is not None, sinks=sinks, timers=timers)
     evaluation = Evaluation(
         train,
         stages=stages,
@@ -170,7 +173,7 @@ def build_loop(parts: Parts, feeds: Feeds, plan: BatchPlan, process_start: float
         plan=plan,
         train_iters=0 if train.skip_train else train.train_iters,
         skipped=frozenset(train.iterations_to_skip),
-        flops_of_batch=lambda batch: float(training_flops(config.model, batch)),
+        flops_of=lambda sums: flops_of(config.model, tokens=sums.tokens, squares=sums.squares),
         save=save,
         callbacks=callbacks,
         trace=trace,

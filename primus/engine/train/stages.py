@@ -18,6 +18,7 @@ from primus.engine.pipeline.runtime import Gradients
 from primus.engine.pipeline.schedules import Op
 from primus.engine.trace import Spans
 from primus.engine.train.predictions import Further, further_ahead
+from primus.engine.train.sums import Work
 
 __all__ = ["Stages"]
 
@@ -34,6 +35,8 @@ class Stages:
     def __init__(self, chunks: Sequence[GPTModel], pipeline: Pipeline, cp: Group, trace: Spans) -> None:
         self.chunks, self.pipeline = tuple(chunks), pipeline
         self._cp, self._trace = cp, trace
+        self.work = Work()
+        """What the last training step of this replica was."""
 
     def train(
         self,
@@ -60,6 +63,7 @@ class Stages:
             roots=forward.roots,
             counts=None if counts is None else forward.remembering(counts),
         )
+        self.work = forward.work
 
     def evaluate(self, batches: Iterator[Batch], num_microbatches: int, on_loss: OnLoss) -> None:
         """Run forwards of the next microbatches without dropout; the caller switches gradients off."""
@@ -91,6 +95,8 @@ class _Forward:
         self._drawn: dict[int, tuple[Batch, int]] = {}
         """Microbatches in use, and how many times they are still to be seen: by each chunk, in each slice."""
         self._next = 0
+        self.work = Work()
+        """What the microbatches drawn so far are."""
 
     def __call__(self, op: Op, hidden: Tensor | None) -> Tensor:
         with self._trace.span("batch-generator", 2):
@@ -130,7 +136,7 @@ class _Forward:
             if counts():
                 return True
             self._batches = chain(remembered, self._batches)
-            self._drawn, self._next = {}, 0
+            self._drawn, self._next, self.work = {}, 0, Work()
             return False
 
         return ask
@@ -142,6 +148,7 @@ class _Forward:
     def _take(self, microbatch: int) -> Batch:
         while self._next <= microbatch:
             batch = next(self._batches)
+            self.work = self.work.and_of(batch)
             if self._remembered is not None:
                 self._remembered.append(batch)
             self._drawn[self._next] = batch, sum(slices.number for slices in self._slices)

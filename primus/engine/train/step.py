@@ -24,6 +24,7 @@ from primus.engine.trace import Spans
 from primus.engine.train.predictions import Further, Predictions
 from primus.engine.train.routers import Routers
 from primus.engine.train.stages import Stages
+from primus.engine.train.sums import BatchSums
 from primus.engine.train.validation import Validation
 from primus.errors import RunError
 
@@ -45,6 +46,7 @@ class StepOutcome:
     """Rate that this iteration used."""
     loss_scale: float
     batch_size: int
+    sums: BatchSums
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,10 +109,7 @@ class TrainStep:
         self.routers.begin(loss_scale=self.optimizer.loss_scale, num_microbatches=num_microbatches)
         with self.trace.span("forward-backward", 1):
             self.stages.train(batches, num_microbatches, on_loss, self.buffers, counts=self._begin())
-        table = torch.zeros(1, 2, device=self.mesh.device)
-        if losses:
-            # A row a microbatch; its slices come one after another.
-            table = torch.stack(losses).unflatten(0, (num_microbatches, -1)).sum(1)
+        table = self._table(losses, num_microbatches)
         self._watch(table, iteration)
         with self.trace.span("all-grads-sync", 1):
             self.buffers.finish_grad_sync()
@@ -128,16 +127,16 @@ class TrainStep:
                 self.validation.begin(table)
             self._open = facts
             return None
-        total, count = self._over_ranks(table)
+        sums = self._over_ranks(table)
         with self.trace.span("optimizer", 1):
             update = self.optimizer.step(
-                grad_divisor=max(count, 1.0) if self.per_token else 1.0, origin=lambda: self._origin(facts)
+                grad_divisor=max(sums.trained_tokens, 1.0) if self.per_token else 1.0, origin=lambda: self._origin(facts)
             )
         if self.empties >= 2:
             return_cached(self.mesh.device)
         if self.validation is not None:
             self.validation.note(update)
-        return self._outcome(update, total, count, facts)
+        return self._outcome(update, sums, facts)
 
     def settle(self) -> StepOutcome:
         """End the step that is open on all stages; all ranks call it, and wait for one another."""
@@ -164,24 +163,36 @@ class TrainStep:
         assert facts is not None, "no step is open"
         assert self.validation is not None
         end = self.validation.settle(lambda: self._origin(facts))
-        return self._outcome(end.update, end.loss, end.count, facts), end.stands
+        return self._outcome(end.update, end.sums, facts), end.stands
 
     def _origin(self, facts: _Facts) -> str:
         return f"at iteration {facts.iteration}, {self.gradients.origin()}"
 
-    def _outcome(self, update: Update, total: float, count: float, facts: _Facts) -> StepOutcome:
+    def _outcome(self, update: Update, sums: BatchSums, facts: _Facts) -> StepOutcome:
         if update.succeeded:
             self.optimizer.advance_schedule(facts.batch_size)
         return StepOutcome(
             succeeded=update.succeeded,
-            loss=total / max(count, 1.0),
+            loss=sums.mean_loss,
             grad_norm=update.grad_norm,
             num_zeros=update.num_zeros,
             params_norm=update.params_norm,
             learning_rate=facts.learning_rate,
             loss_scale=facts.loss_scale,
             batch_size=facts.batch_size,
+            sums=sums,
         )
+
+    def _table(self, losses: list[Tensor], num_microbatches: int) -> Tensor:
+        """Return what each microbatch adds to the sums on this rank, a row each; zeros where no loss is."""
+        table = torch.zeros(num_microbatches, len(BatchSums._fields), dtype=torch.float64, device=self.mesh.device)
+        if losses:
+            # Its slices come one after another.
+            table[:, :2] = torch.stack(losses).unflatten(0, (num_microbatches, -1)).sum(1)
+            # Ranks that share sequences share their work.
+            for column, work in enumerate(self.stages.work, 2):
+                table[0, column] = work / self.mesh.cp.size
+        return table
 
     def _watch(self, table: Tensor, iteration: int) -> None:
         """Check the local loss sums before anything is reduced or updated."""
@@ -197,10 +208,9 @@ class TrainStep:
             if self.spikes:
                 self.spikes.check("loss", value)
 
-    def _over_ranks(self, table: Tensor) -> tuple[float, float]:
+    def _over_ranks(self, table: Tensor) -> BatchSums:
         """Sum over microbatches and data-parallel ranks; the last stage alone has losses, and tells the others."""
-        sums = table.double().sum(dim=0)
+        sums = table.sum(dim=0)
         for group in (self.mesh.dp_cp, self.mesh.pp):
             all_reduce_(sums, group)
-        total, count = sums.tolist()
-        return total, count
+        return BatchSums(*sums.tolist())

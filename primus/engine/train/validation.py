@@ -15,6 +15,7 @@ from primus.engine.optim.optimizer import Optimizer, Update
 from primus.engine.parallel.collectives import all_reduce_
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.pipeline.relay import Relay
+from primus.engine.train.sums import BatchSums
 
 __all__ = ["Settled", "Validation"]
 
@@ -24,10 +25,7 @@ class Settled:
     """A step whose end all stages know."""
 
     update: Update
-    loss: float
-    """Sum over the tokens of the global batch."""
-    count: float
-    """Tokens that count."""
+    sums: BatchSums
     stands: bool
     """All stages went ahead with the update that it was."""
 
@@ -49,15 +47,15 @@ class Validation:
         """Learn from a step that waited."""
         self._early.note(update)
 
-    def begin(self, losses: Tensor) -> None:
-        """End a step on this stage; `losses` holds the sum and the count of each of its microbatches, zeros without any."""
-        sums = all_reduce_(losses.double().sum(dim=0), self._mesh.dp_cp)
+    def begin(self, table: Tensor) -> None:
+        """End a step on this stage; `table` is what its microbatches add to the sums, a row each, zeros without any."""
+        sums = all_reduce_(table.sum(dim=0), self._mesh.dp_cp)
         known = self._relay.add(torch.cat((self._optimizer.squares().view(1), sums)))
         # Waits for this stage and those before it.
         self._early.begin(known[0].item())
 
     def settle(self, origin: Callable[[], str]) -> Settled:
         """End the step on all stages; RunError as `Optimizer.step` raises it."""
-        squares, loss, count = self._relay.whole().tolist()
+        squares, *sums = self._relay.whole().tolist()
         update, stands = self._early.settle(squares, origin)
-        return Settled(update=update, loss=loss, count=count, stands=stands)
+        return Settled(update=update, sums=BatchSums(*sums), stands=stands)

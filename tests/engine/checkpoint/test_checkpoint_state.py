@@ -5,10 +5,8 @@ from primus.engine.checkpoint.state import TrainState
 
 def test_an_iteration_counts_what_it_trained_and_what_it_passed_over() -> None:
     state = TrainState(iteration=3, consumed_train_samples=24)
-    state.advance(samples=8, skipped_samples=2, flops=5.0)
-    assert state == TrainState(
-        iteration=4, consumed_train_samples=32, skipped_train_samples=2, num_floating_point_operations_so_far=5.0
-    )
+    state.advance(samples=8, skipped_samples=2)
+    assert state == TrainState(iteration=4, consumed_train_samples=32, skipped_train_samples=2)
 
 
 def test_counters_survive_their_plain_form() -> None:

@@ -24,12 +24,13 @@ class Logging(Callback):
     """Measures the interval and reports it."""
 
     def __init__(
-        self, config: LoggerConfig, mesh: Mesh, *, seq_length: int, sinks: Sequence[Sink], timers: TimerReport
+        self, config: LoggerConfig, mesh: Mesh, *, is_tuning: bool, sinks: Sequence[Sink], timers: TimerReport
     ) -> None:
-        self._config, self._mesh, self._seq_length, self._sinks, self._timers = config, mesh, seq_length, sinks, timers
+        """`is_tuning` also reports how many tokens that have a loss pass in a second."""
+        self._config, self._mesh, self._is_tuning, self._sinks, self._timers = config, mesh, is_tuning, sinks, timers
         self._losses: list[float] = []
-        self._skipped = self._nan = self._iterations = self._samples = 0
-        self._flops = 0.0
+        self._skipped = self._nan = self._iterations = 0
+        self._tokens = self._trained_tokens = self._flops = 0.0
         self._started = time.perf_counter()
         self._evaluations: dict[str, float] = {}
         self._average = BlockAverage(config.log_avg_skip_iterations, config.log_avg_reset_interval)
@@ -44,8 +45,9 @@ class Logging(Callback):
         if outcome.succeeded and not is_nan:
             self._losses.append(outcome.loss)
         self._iterations += 1
-        self._samples += outcome.batch_size
-        self._flops += loop.flops_of_batch(outcome.batch_size)
+        self._tokens += outcome.sums.tokens
+        self._trained_tokens += outcome.sums.trained_tokens
+        self._flops += loop.flops_of(outcome.sums)
         if self._sinks:
             values = self._step_record(loop, outcome)
             for sink in self._sinks:
@@ -102,17 +104,19 @@ class Logging(Callback):
             "skipped_iterations": self._skipped,
             "nan_iterations": self._nan,
             "iteration_time_ms": seconds * 1e3,
-            "tokens_per_second": self._samples / self._iterations * self._seq_length / seconds,
+            "tokens_per_second": self._tokens / self._iterations / seconds,
             "tflops_per_device": self._flops / self._iterations / seconds / 1e12 / self._mesh.layout.world_size,
         }
+        if self._is_tuning:
+            record["trained_tokens_per_second"] = self._trained_tokens / self._iterations / seconds
         if loop.step is not None:
             record |= loop.step.routers.notes() | loop.step.predictions.notes()
         record |= self._average.add(record, self._iterations)
         record |= self._timers.collect(loop.trace.drain(), self._iterations)
         self._emit({**record, **self._evaluations})
         self._losses.clear()
-        self._skipped = self._nan = self._iterations = self._samples = 0
-        self._flops = 0.0
+        self._skipped = self._nan = self._iterations = 0
+        self._tokens = self._trained_tokens = self._flops = 0.0
         self._started = time.perf_counter()
 
     def _emit(self, record: dict[str, float | int]) -> None:
