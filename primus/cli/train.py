@@ -1,4 +1,4 @@
-"""`primus train pretrain | posttrain`: the options of the verbs. What they do stands in `pretrain.py`, loaded when one runs."""
+"""`primus train pretrain | posttrain`: the options of the verbs. What they do stands in `run.py`, loaded when one runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -50,17 +50,47 @@ def pretrain(
         master_port=master_port,
         rdzv_endpoint=rdzv_endpoint,
     )
-    from primus.cli.pretrain import Look, run_pretrain
-
-    run_pretrain(_only(config), context.args, options, Look(dry_run=dry_run, world_size=world_size, rank=rank))
+    _run("pre_trainer", config, context, options, dry_run, world_size, rank)
 
 
-@app.command(context_settings=TAKES_WORDS)
-def posttrain(context: typer.Context, config: ConfigFiles) -> None:
-    """Fine-tune a Hugging Face model. Not implemented yet."""
-    raise InputError(
-        f"posttrain is not implemented yet, so {_only(config)} cannot be run; pretrain runs experiments of framework megatron."
+@app.command(context_settings=TAKES_WORDS, epilog=_WORDS_HELP)
+def posttrain(
+    context: typer.Context,
+    config: ConfigFiles,
+    nproc_per_node: NprocPerNode = None,
+    nnodes: Nnodes = None,
+    node_rank: NodeRank = None,
+    master_addr: MasterAddr = None,
+    master_port: MasterPort = None,
+    rdzv_endpoint: RdzvEndpoint = None,
+    dry_run: DryRun = False,
+    world_size: WorldSize = None,
+    rank: Rank = None,
+) -> None:
+    """Fine-tune the model of an experiment, all of it or adapters."""
+    options = LaunchOptions(
+        nproc_per_node=nproc_per_node,
+        nnodes=nnodes,
+        node_rank=node_rank,
+        master_addr=master_addr,
+        master_port=master_port,
+        rdzv_endpoint=rdzv_endpoint,
     )
+    _run("post_trainer", config, context, options, dry_run, world_size, rank)
+
+
+def _run(
+    role: str,
+    config: list[Path],
+    context: typer.Context,
+    options: LaunchOptions,
+    dry_run: bool,
+    world_size: int | None,
+    rank: int | None,
+) -> None:
+    from primus.cli.run import Look, run
+
+    run(role, _only(config), context.args, options, Look(dry_run=dry_run, world_size=world_size, rank=rank))
 
 
 def _only(files: list[Path]) -> Path:

@@ -77,5 +77,5 @@ def primus(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 def became(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, str]]]:
     """Collect the commands that the process would have become."""
     calls: list[tuple[list[str], dict[str, str]]] = []
-    monkeypatch.setattr("primus.cli.pretrain.become", lambda command, env: calls.append((command, dict(env))))
+    monkeypatch.setattr("primus.cli.run.become", lambda command, env: calls.append((command, dict(env))))
     return calls

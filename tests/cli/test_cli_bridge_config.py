@@ -7,6 +7,7 @@ import pytest
 
 from primus.backends.megatron_bridge.keys import KEYS
 
+# The flavor is the preset's other one.
 BRIDGE = """\
 modules:
   post_trainer:
@@ -100,3 +101,42 @@ def test_a_switch_that_is_gone_is_refused_with_its_successor(primus):
     outcome = primus("config", "validate", "gone.yaml")
     assert outcome.code == 2
     assert "use_turbo_grouped_mlp has been removed; please use use_turbo_grouped_gemm instead" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (
+            ["packed_sequence: true", "micro_batch_size: 2"],
+            "packed_sequence true (b.yaml:12 as packed_sequence) goes with micro_batch_size 1, and it is 2 (b.yaml:13): "
+            "set micro_batch_size: 1, which gives the same losses.",
+        ),
+        (["stage: sftt"], "stage sftt (b.yaml:12) must be one of sft, pretrain, null."),
+        (
+            ["stage: pretrain"],
+            "stage pretrain (b.yaml:12) trains on documents, but flavor vanilla_gpt_finetune_config fine-tunes on rows: choose "
+            "config: sft_trainer.yaml, or a flavor that does so.",
+        ),
+        (["peft_target_modules: [linear_foo]"], "'linear_foo' names no linear of the model"),
+        (
+            ["start_weight_decay: 0.1", "end_weight_decay: 0.2"],
+            "scheduler.start_weight_decay 0.1 (b.yaml:12) and scheduler.end_weight_decay 0.2 (b.yaml:13) differ",
+        ),
+        (["use_turbo_parallel_linear: true"], "use_turbo_gemm true (b.yaml:12 as use_turbo_parallel_linear) has no effect"),
+        (["precision_config: bf16_mixd"], "precision_config bf16_mixd is not known. Did you mean bf16_mixed? (b.yaml:12"),
+        (["pipeline_dtype: fp16"], "pipeline_dtype fp16 (b.yaml:12) must be "),
+        (["scheduler: {lr_decay_style: foo}"], "lr_decay_style foo (b.yaml:12 as scheduler.lr_decay_style) must be one of"),
+        (["train_iters: 2", "train_samples: 3"], "but train_samples 3 (b.yaml:13) counts samples"),
+    ],
+)
+def test_validate_holds_what_a_user_wrote_against_the_recipe(primus, lines, said):
+    Path("hf").mkdir()
+    Path("b.yaml").write_text(BRIDGE + "".join(f"      {line}\n" for line in [*lines, "hf_path: hf"]))
+    assert said in primus("config", "validate", "b.yaml").err
+
+
+def test_an_experiment_that_is_right(primus, bridge):
+    Path("hf").mkdir()
+    Path("right.yaml").write_text(BRIDGE + "      hf_path: hf\n")
+    outcome = primus("config", "validate", "right.yaml")
+    assert (outcome.code, outcome.out) == (0, "right.yaml: ok (post_trainer: 24 parameters, 1 rank)\n"), outcome.err

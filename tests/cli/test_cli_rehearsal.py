@@ -47,7 +47,7 @@ def test_the_mesh_is_a_picture(primus):
 
 
 def test_a_wide_picture_is_cut_and_keeps_the_rank_that_is_asked_for(primus, monkeypatch):
-    monkeypatch.setattr("primus.cli.pretrain._rehearse", lambda *_: None)
+    monkeypatch.setattr("primus.cli.run._rehearse", lambda *_: None)
     rows = _rows(primus(*START, "--dry-run", "--world-size", "1024", "--rank", "600", *WORLD).out)
     assert "pipeline holds data 0 data 1 data 2 ... data 22 ... data 127" in rows
     assert "1 layers 2-3, output 512-515 516-519 520-523 >600-603 1020-1023" in rows
@@ -85,7 +85,7 @@ def test_of_several_ranks_one_tells_the_plan(primus, monkeypatch):
         monkeypatch.setenv(name, value)
     assert primus(*START, "--dry-run", "--rank", "0").out == ""
     monkeypatch.setenv("RANK", "0")
-    monkeypatch.setattr("primus.cli.pretrain._rehearse", lambda *_: None)
+    monkeypatch.setattr("primus.cli.run._rehearse", lambda *_: None)
     assert "= 2 ranks" in primus(*START, "--dry-run", "--rank", "1").out
 
 

@@ -112,10 +112,19 @@ def test_a_world_that_does_not_fit_is_refused(primus, became):
     assert "3 processes" in outcome.err
 
 
-def test_posttrain_says_that_it_is_not_built(primus):
-    outcome = primus("train", "posttrain", "--config", "tiny.yaml", "peft=lora")
-    assert outcome.code == 2
-    assert outcome.err.startswith("error: posttrain is not implemented yet")
+def test_posttrain_runs_the_only_module_whatever_its_role(primus, became):
+    assert primus("train", "posttrain", "--config", "tiny.yaml", "bert_binary_head=false").code == 0
+    assert len(became) == 1
+
+
+def test_posttrain_prefers_the_post_trainer(primus, became):
+    Path("two.yaml").write_text(
+        Path("tiny.yaml").read_text()
+        + "  post_trainer:\n    framework: megatron_bridge\n    config: sft_trainer.yaml\n    model: qwen3_8b.yaml\n"
+        + "    overrides: {peft: lorra}\n"
+    )
+    assert "peft lorra" in primus("train", "posttrain", "--config", "two.yaml").err
+    assert primus("train", "pretrain", "--config", "two.yaml", "bert_binary_head=false").code == 0
 
 
 def test_under_torchrun_each_rank_becomes_its_worker_and_rank_0_writes(primus, became, folder, monkeypatch):

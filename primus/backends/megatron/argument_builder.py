@@ -38,9 +38,12 @@ class Built:
 class MegatronArgBuilder:
     """Turns a module of an experiment into a container for a number of ranks."""
 
-    def __init__(self, experiment: Experiment, module: Module, world_size: int, run_folder: Path) -> None:
+    def __init__(
+        self, experiment: Experiment, module: Module, world_size: int, run_folder: Path, *, has_rows: bool = False
+    ) -> None:
+        """`has_rows`: there are rows to fine-tune on, so no documents are asked for."""
         self._module = module
-        self._world_size = world_size
+        self._world_size, self._has_rows = world_size, has_rows
         self._run = RunConfig(
             work_group=experiment.work_group.value,
             user_name=experiment.user_name.value,
@@ -67,6 +70,7 @@ class MegatronArgBuilder:
             world_size=self._world_size,
             working_folder=Path.cwd(),
             unreadable=frozenset(KEYS) - frozenset(typed),
+            has_rows=self._has_rows,
         )
         return params, problems, notices
 

@@ -48,6 +48,8 @@ class Params:
     """What relative paths of inputs start from."""
     unreadable: frozenset[str] = frozenset()
     """Keys that were reported as wrong."""
+    has_rows: bool = False
+    """Rows to fine-tune on are given apart from the flat values: no documents are asked for."""
 
     def __getitem__(self, key: str) -> Any:
         if key in self.unreadable:

@@ -5,6 +5,7 @@ finds its field (`routes.py`), and maps named like a sub-config are laid over th
 a file, that over one in a preset, and that over the recipe's; of two equally near, the one in a map wins over the flat one.
 """
 
+import re
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,14 +16,15 @@ from typing import Any
 from primus.backends.megatron.keys import KEYS
 from primus.backends.megatron_bridge.argument_builder import plain_arguments
 from primus.backends.megatron_bridge.assignment import Fault, assign, field_names
-from primus.backends.megatron_bridge.container import ConfigContainer, GPTDatasetConfig, HFDatasetConfig
+from primus.backends.megatron_bridge.consequences import draw_consequences
+from primus.backends.megatron_bridge.container import ConfigContainer
 from primus.backends.megatron_bridge.dataset_arguments import FILES, LISTS, normalise_dataset_arguments
 from primus.backends.megatron_bridge.keys import KEYS as ROWS
 from primus.backends.megatron_bridge.recipes import arguments_of, built, find_flavor
 from primus.backends.megatron_bridge.routes import ARGUMENTS_ONLY, KEY_ALIASES, RUNTIME, known_keys, routes_of
 from primus.backends.megatron_bridge.translate.precision import named
 from primus.core.experiment import Value, is_preset_source, nearest
-from primus.core.experiment.value import RECIPE_PREFIX, Node, Tree, flat, plain
+from primus.core.experiment.value import Node, Tree, flat, plain
 from primus.core.keys import check_values, show_value
 from primus.errors import ConfigError
 from primus.hub import cached_folder
@@ -105,17 +107,18 @@ def merged(nodes: Mapping[str, Node]) -> Merged:
     problems: list[str] = []
     nodes = _normalised(nodes, problems)
     config = _recipe_container(nodes, problems)
+    told = {_word(problem) for problem in problems}
     settings: list[_Setting] = []
     direct: dict[str, Value] = {}
     for key, node in nodes.items():
-        if key in RUNTIME:
+        if key in RUNTIME or key in told:
             continue
         if key in field_names(ConfigContainer) and (isinstance(node, Tree) or key != "peft"):
             settings += _nested(key, node)
         else:
             _flat_key(key, flat(node), config, settings, direct, problems)
     sources = _apply(config, sorted(settings, key=lambda each: each.rank), problems)
-    _follow(config, sources)
+    draw_consequences(config, sources)
     checked = check_values(KEYS, direct)
     if problems or checked.problems:
         raise ConfigError(dict.fromkeys([*problems, *checked.problems]))
@@ -162,6 +165,8 @@ def _recipe_container(nodes: Mapping[str, Node], problems: list[str]) -> ConfigC
         place = flat(nodes["flavor"]).source
         raise ConfigError([*problems, *(f"{problem} ({place})" for problem in error.problems)]) from error
     taken = arguments_of(function)
+    if "stage" in nodes:
+        _argument("stage", nodes["stage"], problems)
     given = {name: _argument(name, node, problems) for name, node in nodes.items() if name in taken and name not in RUNTIME}
     for name in ARGUMENTS_ONLY:
         if name not in taken and name in nodes and plain(nodes[name]) not in (None, False, "none"):
@@ -172,7 +177,10 @@ def _recipe_container(nodes: Mapping[str, Node], problems: list[str]) -> ConfigC
     except ConfigError as error:
         # The flavor as it is stands in, so that what is wrong elsewhere is told too.
         problems += [_placed(problem, nodes) for problem in error.problems]
-        return built(function, {}, name=f"{recipe} {flavor}")
+    try:
+        return built(function, {"hf_path": given["hf_path"]} if "hf_path" in given else {}, name=f"{recipe} {flavor}")
+    except ConfigError as error:
+        raise ConfigError(dict.fromkeys([*problems, *error.problems])) from error
 
 
 def _argument(name: str, node: Node, problems: list[str]) -> Any:
@@ -278,35 +286,16 @@ def _expand_precision(config: Any, path: str) -> None:
         config.mixed_precision = named(config.mixed_precision)
 
 
-def _follow(config: ConfigContainer, sources: dict[str, str]) -> None:
-    """Let fields follow those that the user decided: one length, a decay that acts, one place that data come from."""
-    if decay := sources.get("optimizer.weight_decay"):
-        for end in ("start_weight_decay", "end_weight_decay"):
-            if f"scheduler.{end}" not in sources:
-                setattr(config.scheduler, end, config.optimizer.weight_decay)
-                sources[f"scheduler.{end}"] = decay
-    model, data = "model.seq_length", "dataset.seq_length"
-    if model in sources and data not in sources:
-        config.dataset.seq_length = config.model.seq_length
-    if data in sources and model not in sources:
-        config.model.seq_length = config.dataset.seq_length
-    if isinstance(config.dataset, GPTDatasetConfig):
-        return
-    specs, size = config.dataset.packed_sequence_specs, "dataset.packed_sequence_specs.packed_sequence_size"
-    if specs is not None and size not in sources and config.dataset.seq_length is not None and specs.packed_sequence_size > 0:
-        specs.packed_sequence_size = config.dataset.seq_length
-    name = "dataset.dataset_name"
-    if config.dataset.dataset_root is not None and is_preset_source(sources.get(name, RECIPE_PREFIX)):
-        if isinstance(config.dataset, HFDatasetConfig):
-            config.dataset.dataset_name = None
-        sources.pop(name, None)
-
-
 def _where(name: str, value: Value) -> str:
     return f"{name} {show_value(value.value)} ({value.source})"
 
 
 def _placed(problem: str, nodes: Mapping[str, Node]) -> str:
     """Return a recipe's problem with the place of the argument that it names."""
-    name = next((word for word in problem.replace(":", " ").split() if word in nodes and word not in RUNTIME), None)
-    return problem if name is None else f"{problem} ({flat(nodes[name]).source} as {name})"
+    name = _word(problem)
+    return f"{problem} ({flat(nodes[name]).source})" if name in nodes else problem
+
+
+def _word(problem: str) -> str:
+    """Return the key that a problem begins with."""
+    return re.split(r"[ .:]", problem, maxsplit=1)[0]

@@ -1,10 +1,10 @@
 """What an experiment says once it is read: who runs it, where it goes, and the flat parameters of its modules."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from primus.core.experiment.value import Value, shipped
+from primus.core.experiment.value import Node, Value, shipped
 
 __all__ = ["FILE_WORDS", "META", "Experiment", "Module"]
 
@@ -28,6 +28,8 @@ class Module:
     """Model preset as the experiment names it."""
     params: Mapping[str, Value]
     """Flat keys: command line over experiment over module preset over model preset."""
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    """The same with a source for every value inside a map."""
 
     @property
     def defaults(self) -> dict[str, Value]:

@@ -8,10 +8,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-__all__ = ["PRESET_PREFIX", "Node", "Tree", "Value", "first", "flat", "is_preset_source", "merged", "plain", "shipped"]
+__all__ = [
+    "PRESET_PREFIX",
+    "RECIPE_PREFIX",
+    "Node",
+    "Tree",
+    "Value",
+    "first",
+    "flat",
+    "is_preset_source",
+    "merged",
+    "plain",
+    "shipped",
+]
 
 PRESET_PREFIX = "primus/configs/"
 """How the sources of values from presets shipped with Primus begin."""
+RECIPE_PREFIX = "recipe "
+"""How those of values begin that a recipe gave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +50,8 @@ Node: TypeAlias = Value | Tree
 
 
 def is_preset_source(source: str) -> bool:
-    """Tell whether a source names a line of a preset shipped with Primus."""
-    return source.startswith(PRESET_PREFIX)
+    """Tell whether a source names a line of a preset shipped with Primus, or a recipe: the user did not write the value."""
+    return source.startswith((PRESET_PREFIX, RECIPE_PREFIX))
 
 
 def plain(node: Node) -> Any:

@@ -20,8 +20,11 @@ ENGINE_ONLY = {
     "model.position.yarn_beta_slow",
     "model.parallel.pipeline_model_parallel_size",
     "model.parallel.context_parallel_size",
+    "peft",
+    "checkpoint.hf_path",
+    "dataset.sft",
 }
-"""Fields without a live key: constants of the reference, and degrees that are not built yet."""
+"""Fields without a live key: constants of the reference, degrees that are not built, and what Bridge alone says."""
 
 
 def fields_of(cls: type, path: str = "") -> Iterator[str]:

@@ -134,6 +134,12 @@ def test_weight_decay_acts_although_a_recipe_schedules_it():
     assert loaded(weight_decay=0.25, end_weight_decay=0.5).scheduler.end_weight_decay == 0.5
 
 
+def test_a_length_in_samples_takes_the_place_of_the_recipes_iterations():
+    config = loaded(train_samples=64)
+    assert (config.train.train_iters, config.train.train_samples) == (None, 64)
+    assert (config.scheduler.lr_warmup_iters, config.scheduler.lr_decay_iters) == (0, None)
+
+
 def test_a_folder_of_rows_takes_the_place_of_a_presets_name():
     folder = Tree({"dataset_root": Value("rows", "exp.yaml:3"), "dataset_name": Value("squad", PRESET)}, "exp.yaml:2")
     assert merged(dataset=folder).config.dataset.dataset_name is None
@@ -185,7 +191,7 @@ def test_all_that_is_wrong_is_told_at_once():
         ({"flavor": "vanilla_gpt_finetun_config"}, "Did you mean vanilla_gpt_finetune_config"),
         ({"recipe": "gpt.vanila_gpt"}, "Did you mean gpt.vanilla_gpt"),
         ({"recipe": None}, "recipe must be set"),
-        ({"peft": {"type": "dora", "dimm": 4}}, "did you mean dim"),
+        ({"peft": {"type": "dora", "dimm": 4}}, "peft.dimm: adapters have no such field. Did you mean dim? (backend_args)"),
         ({"optimizer": {"lr": {"a": 1}}}, "cannot be set: lr is a number or null, which has no parts"),
         ({"mixed_precision": {"bf17": True}}, "MixedPrecisionConfig has no field bf17"),
         ({"skip_save": "perhaps"}, "skip_save perhaps (backend_args) must be true or false"),

@@ -23,6 +23,10 @@ KEYLESS = {
     "run.folder",
     "model.position.yarn_beta_fast",
     "model.position.yarn_beta_slow",
+    # Fine-tuning is said by framework megatron_bridge.
+    "peft",
+    "checkpoint.hf_path",
+    "dataset.sft",
 }
 
 

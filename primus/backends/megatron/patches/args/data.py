@@ -100,7 +100,9 @@ def source_is_one(p: Params) -> Problems:
     used = [key for key in (*_ONE_SOURCE, *own, "per_split_data_args_path") if p[key]]
     if len(used) > 1:
         yield f"{' and '.join(p.where(key) for key in used)} are different sources of data: keep one of them."
-    elif not used:
+    elif used and p.has_rows:
+        yield f"{p.where(used[0])} names documents, and the run has rows to fine-tune on: leave it out."
+    elif not used and not p.has_rows:
         yield (
             "there is no data: set data_path, or train_data_path and valid_data_path, to prefixes of .bin/.idx files, "
             "or set mock_data: true for synthetic documents."

@@ -1,7 +1,7 @@
 """From an experiment file to a started run: resolve, check, say what is surprising, hand over."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from primus.cli.dry_run import show_plan
 from primus.cli.rehearsal import show_rehearsal
 from primus.cli.report import tell
 from primus.cli.surroundings import replaced_checkpoints, with_checked_surroundings
+from primus.cli.weights import with_weights
 from primus.core.experiment import FILE_WORDS, load_experiment, nearest
 from primus.core.launch import LaunchOptions, Place, become, find_place, start
 from primus.core.launch.rehearse import rehearse
@@ -20,7 +21,7 @@ from primus.engine.config import ConfigContainer, serialize
 from primus.engine.parallel.layout import Layout
 from primus.errors import InputError
 
-__all__ = ["Look", "run_pretrain"]
+__all__ = ["Look", "run"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,12 +60,12 @@ class Look:
         return 0 if self.rank is None and self.world_size is not None else self.rank
 
 
-def run_pretrain(file: Path, words: list[str], options: LaunchOptions, look: Look) -> None:
-    """Start the pretraining run of an experiment, or print its plan."""
+def run(role: str, file: Path, words: list[str], options: LaunchOptions, look: Look) -> None:
+    """Start the run of an experiment's module, or print its plan; the only module is run whatever its role."""
     look.check(options, os.environ)
     place = find_place(options, os.environ)
     try:
-        _run(file, words, place, look)
+        _run(role, file, words, place, look)
     except InputError as error:
         # Every rank that a launcher starts finds the same mistake; one on each machine tells it.
         if place.speaks:
@@ -72,12 +73,13 @@ def run_pretrain(file: Path, words: list[str], options: LaunchOptions, look: Loo
         raise typer.Exit(error.exit_code) from error
 
 
-def _run(file: Path, words: list[str], place: Place, look: Look) -> None:
-    _check_option_names(words)
+def _run(role: str, file: Path, words: list[str], place: Place, look: Look) -> None:
     world_size = look.world_size or place.world_size
     rank = look.rehearsed(world_size)
     experiment = load_experiment(file, words, os.environ)
-    built = build(experiment, only_module(experiment, "pre_trainer"), world_size)
+    module = only_module(experiment, role)
+    _check_option_names(words, keys_of(str(module.framework.value)))
+    built = with_weights(build(experiment, module, world_size), plans=look.dry_run)
     # On every rank: one that went on would wait for those that were refused.
     config = with_checked_surroundings(built, experiment, reports=place.rank == 0 and not place.node_rank)
     notices = [*place.notices, *built.notices]
@@ -104,10 +106,9 @@ def _rehearse(config: ConfigContainer, rank: int, world_size: int) -> None:
     show_rehearsal(record, Layout.of(config.model.parallel, world_size))
 
 
-def _check_option_names(words: list[str]) -> None:
+def _check_option_names(words: list[str], keys: Collection[str]) -> None:
     """Refuse a misspelt launch option, which would otherwise pass as a key of the experiment."""
     options = [f"--{name.replace('_', '-')}" for name in (*LaunchOptions.__slots__, "config", *Look.__slots__)]
-    keys = keys_of("megatron")
     problems = []
     for word in words:
         name, is_assignment, _ = word.partition("=")

@@ -1,0 +1,175 @@
+"""Data: documents as flat values; rows to fine-tune on as the engine's configuration."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from primus.backends.megatron_bridge.container import FinetuningDatasetConfig, GPTDatasetConfig, HFDatasetConfig
+from primus.backends.megatron_bridge.translate.fields import refusal
+from primus.backends.megatron_bridge.translate.raw import Raw
+from primus.core.experiment import Value, nearest
+from primus.engine.config import PackingConfig, SFTConfig
+from primus.engine.config.sft import ChatConfig, PromptConfig
+
+__all__ = ["document_values", "row_values", "rows"]
+
+_PART = "dataset"
+_OF_DOCUMENTS = {
+    "split": "split",
+    "reset_position_ids": "reset_position_ids",
+    "reset_attention_mask": "reset_attention_mask",
+    "eod_mask_loss": "eod_mask_loss",
+    "create_attention_mask": "create_attention_mask_in_dataloader",
+    "num_dataset_builder_threads": "num_dataset_builder_threads",
+    "path_to_cache": "data_cache_path",
+    "mmap_bin_files": "mmap_bin_files",
+    "data_sharding": "data_sharding",
+    "dataloader_type": "dataloader_type",
+    "num_workers": "num_workers",
+    "data_args_path": "data_args_path",
+    "per_split_data_args_path": "per_split_data_args_path",
+    "blend": "data_path",
+}
+_PER_SPLIT = ("train_data_path", "valid_data_path", "test_data_path")
+_OF_ROWS = {
+    "add_bos",
+    "add_eos",
+    "add_sep",
+    "label_key",
+    "answer_only_loss",
+    "truncation_field",
+    "truncation_method",
+    "pad_to_max_length",
+    "prompt_template",
+    "chat",
+    "use_hf_tokenizer_chat_template",
+    "tool_schemas",
+    "chat_template",
+}
+_NOT_BUILT = ("dataset_dict", "split", "download_mode", "hf_kwargs")
+_LOSSES = {True: "answers", False: "all"}
+_Truncation = Literal["right", "left", "error"]
+
+
+def document_values(raw: Raw, data: GPTDatasetConfig) -> dict[str, Value]:
+    """Return the flat values of pretraining data; mock data where no documents are named."""
+    values = {key: raw.value(getattr(data, name), f"{_PART}.{name}") for name, key in _OF_DOCUMENTS.items()}
+    if data.blend_per_split is not None:
+        source = f"{_PART}.blend_per_split"
+        values |= {key: raw.value(blend, source) for key, blend in zip(_PER_SPLIT, data.blend_per_split, strict=True)}
+    sources = (data.blend, data.blend_per_split, data.data_args_path, data.per_split_data_args_path)
+    values["mock_data"] = raw.value(not any(sources), f"{_PART}.blend")
+    return values
+
+
+def row_values(raw: Raw, data: FinetuningDatasetConfig) -> dict[str, Value]:
+    """Return the flat values of fine-tuning data: those of its loader."""
+    return {"num_workers": raw.value(data.num_workers, f"{_PART}.num_workers")}
+
+
+def rows(raw: Raw, data: FinetuningDatasetConfig, problems: list[str]) -> SFTConfig | None:
+    """Return where rows are and what is made of them; None if that cannot be said."""
+    kwargs = _kwargs(raw, data, problems)
+    source = _source(raw, data, problems)
+    for name in _NOT_BUILT:
+        if getattr(data, name, None) is not None:
+            problems.append(f"{raw.where(f'{_PART}.{name}')} is not implemented yet.")
+    if source is None:
+        return None
+    plain = isinstance(data, HFDatasetConfig)
+    made = SFTConfig(
+        train=source,
+        subset=data.dataset_subset if isinstance(data, HFDatasetConfig) else None,
+        do_validation=data.do_validation,
+        do_test=data.do_test,
+        val_proportion=data.val_proportion if isinstance(data, HFDatasetConfig) else None,
+        prefer_own_validation=not (plain and getattr(data, "split_val_from_train", False)),
+        max_train_samples=data.max_train_samples,
+        seed=data.seed,
+        order=_choice(raw, "dataloader_type", data.dataloader_type or "batch", ("batch", "single", "cyclic"), problems),
+        chat=kwargs.get("chat"),
+        prompt_format=_prompts(kwargs),
+        chat_format=ChatConfig(
+            template=kwargs.get("chat_template") or raw.config.tokenizer.chat_template, tools=_tools(kwargs.get("tool_schemas"))
+        ),
+        loss_on=_LOSSES[bool(kwargs.get("answer_only_loss", True))],  # type: ignore[arg-type]
+        truncation_method=_choice(
+            raw,
+            "dataset_kwargs.truncation_method",
+            kwargs.get("truncation_method", "right"),
+            ("right", "left", "error"),
+            problems,
+        ),
+        pad_to_max_length=bool(kwargs.get("pad_to_max_length", False)),
+    )
+    return replace(made, packing=_packing(raw, data, problems))
+
+
+def _source(raw: Raw, data: FinetuningDatasetConfig, problems: list[str]) -> str | None:
+    name = data.dataset_name if isinstance(data, HFDatasetConfig) else None
+    if data.dataset_root is not None and (name is None or raw.is_chosen(f"{_PART}.dataset_root")):
+        folder = Path(data.dataset_root).expanduser().absolute()
+        if not folder.exists():
+            problems.append(f"{raw.where(f'{_PART}.dataset_root')} does not exist; name a folder with training.jsonl.")
+        return str(folder)
+    if name is None:
+        problems.append(
+            f"there are no rows to fine-tune on: set dataset.dataset_name or dataset.dataset_root ({raw.source(_PART)})."
+        )
+        return None
+    path = Path(name).expanduser()
+    return str(path.absolute()) if path.exists() else name
+
+
+def _kwargs(raw: Raw, data: FinetuningDatasetConfig, problems: list[str]) -> Mapping[str, Any]:
+    given = data.dataset_kwargs or {}
+    for name in given:
+        if name not in _OF_ROWS:
+            close = nearest(name, _OF_ROWS)
+            hint = f"Did you mean {' or '.join(close)}?" if close else f"There are {', '.join(sorted(_OF_ROWS))}."
+            path = f"{_PART}.dataset_kwargs"
+            problems.append(f"{path}.{name} ({raw.source(f'{path}.{name}', path)}) is not known. {hint}")
+    return given
+
+
+def _prompts(kwargs: Mapping[str, Any]) -> PromptConfig:
+    fields = kwargs.get("truncation_field", "input")
+    return PromptConfig(
+        template=kwargs.get("prompt_template"),
+        label_key=kwargs.get("label_key", "output"),
+        truncation_fields=tuple(name.strip() for name in str(fields).split(",")),
+        add_bos=bool(kwargs.get("add_bos", False)),
+        add_eos=bool(kwargs.get("add_eos", True)),
+        add_sep=bool(kwargs.get("add_sep", False)),
+    )
+
+
+def _packing(raw: Raw, data: FinetuningDatasetConfig, problems: list[str]) -> PackingConfig | None:
+    specs = data.packed_sequence_specs
+    if specs is None or specs.packed_sequence_size < 1:
+        return None
+    part = f"{_PART}.packed_sequence_specs"
+    size, length = specs.packed_sequence_size, raw.config.model.seq_length
+    if size != length:
+        problems.append(
+            f"{raw.where(f'{part}.packed_sequence_size')} must be model.seq_length, {length}: a pack is a sequence."
+        )
+    for name in ("tokenizer_model_name", "packed_metadata_path", "pad_cu_seqlens"):
+        path = f"{part}.{name}"
+        if refusal(path) and raw.is_chosen(path) and raw.at(path):
+            problems.append(f"{raw.where(path)} is not implemented yet.")
+    return PackingConfig(size=size, train_file=specs.packed_train_data_path, validation_file=specs.packed_val_data_path)
+
+
+def _tools(given: Any) -> str | None:
+    return given if given is None or isinstance(given, str) else json.dumps(given)
+
+
+def _choice(raw: Raw, name: str, value: Any, choices: tuple[str, ...], problems: list[str]) -> Any:
+    if value not in choices:
+        source = raw.source(f"{_PART}.{name}", f"{_PART}.dataset_kwargs")
+        problems.append(f"{_PART}.{name} {value} ({source}) must be one of {', '.join(choices)}.")
+        return choices[0]
+    return value

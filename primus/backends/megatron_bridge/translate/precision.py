@@ -1,0 +1,127 @@
+"""`precision_config`: a name or fields, and the flat keys that they are (Megatron-Bridge's mixed precision recipes).
+
+What it says goes before `bf16` and the like in other places. Half-precision weights always have fp32 main weights.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from primus.backends.megatron.keys import KEYS
+from primus.backends.megatron_bridge.container import MixedPrecisionConfig
+from primus.backends.megatron_bridge.translate.raw import Raw
+from primus.core.experiment import Value, nearest
+from primus.errors import ConfigError
+
+__all__ = ["NAMES", "named", "precision_values"]
+
+_BF16 = {"bf16": True, "params_dtype": "bf16", "pipeline_dtype": "bf16"}
+_FP16 = {"fp16": True, "params_dtype": "fp16", "pipeline_dtype": "fp16", "grad_reduce_in_fp32": False}
+_DELAYED = {
+    "fp8": "hybrid",
+    "fp8_recipe": "delayed",
+    "fp8_amax_history_len": 1024,
+    "fp8_amax_compute_algo": "max",
+    "fp8_param_gather": True,
+}
+_CURRENT = {
+    "fp8": "hybrid",
+    "fp8_recipe": "tensorwise",
+    "first_last_layers_bf16": True,
+    "num_layers_at_start_in_bf16": 1,
+    "num_layers_at_end_in_bf16": 1,
+    "fp8_param_gather": True,
+}
+_SUBCHANNEL = {"fp8": "hybrid", "fp8_recipe": "blockwise"}
+_MXFP8 = {"fp8": "e4m3", "fp8_recipe": "mxfp8", "fp8_param_gather": True, "reuse_grad_buf_for_mxfp8_param_ag": True}
+
+NAMES: Mapping[str, Mapping[str, Any]] = {
+    "fp32": {"fp32": True, "params_dtype": "fp32", "pipeline_dtype": "fp32"},
+    "bf16_mixed": _BF16,
+    "fp16_mixed": _FP16,
+    **{
+        f"{name}_with_{kind}_mixed": {**base, **eight}
+        for name, base in (("bf16", _BF16), ("fp16", _FP16))
+        for kind, eight in (
+            ("fp8_delayed_scaling", _DELAYED),
+            ("fp8_current_scaling", _CURRENT),
+            ("fp8_subchannel_scaling", _SUBCHANNEL),
+            ("mxfp8", _MXFP8),
+        )
+    },
+    "bf16_with_nvfp4_mixed": {**_BF16, "fp4": "e2m1", "fp4_param_gather": True},
+}
+"""What a name sets; `-` may stand for `_`."""
+
+_DTYPES = {
+    **dict.fromkeys(("fp32", "float32", "torch.float32", "float"), "fp32"),
+    **dict.fromkeys(("bf16", "bfloat16", "torch.bfloat16"), "bf16"),
+    **dict.fromkeys(("fp16", "float16", "torch.float16", "half"), "fp16"),
+}
+_SCALING = ("loss_scale", "initial_loss_scale", "min_loss_scale", "loss_scale_window", "hysteresis")
+
+
+def named(name: str) -> MixedPrecisionConfig:
+    """Return the precision of a name; ConfigError with the nearest names if there is none."""
+    plain = name.replace("-", "_")
+    if plain not in NAMES:
+        close = nearest(plain, NAMES)
+        hint = f"Did you mean {' or '.join(close)}?" if close else f"There are {', '.join(NAMES)}."
+        raise ConfigError(f"precision_config {name} is not known. {hint}")
+    return MixedPrecisionConfig(**NAMES[plain])
+
+
+def precision_values(raw: Raw, problems: list[str]) -> dict[str, Value]:
+    """Return the flat values of a run's precision."""
+    given = raw.config.mixed_precision
+    try:
+        precision = named(given) if isinstance(given, str) else given
+    except ConfigError as error:
+        problems += [f"{problem} ({raw.source('mixed_precision')})" for problem in error.problems]
+        return {}
+    if precision is None:
+        return _from_model(raw)
+    # A name that the user wrote decides all its fields.
+    path = "mixed_precision"
+    if precision.bf16 and precision.fp16:
+        problems.append(
+            f"precision_config has bf16 and fp16 both true ({raw.source(path)}): one of them is the dtype of weights."
+        )
+    dtype = "bf16" if precision.bf16 else "fp16" if precision.fp16 else "fp32"
+    _check_dtypes(raw, precision, dtype, problems)
+    values = {
+        "bf16": raw.value(precision.bf16, f"{path}.bf16", path),
+        "fp16": raw.value(precision.fp16, f"{path}.fp16", path),
+        "accumulate_allreduce_grads_in_fp32": raw.value(precision.grad_reduce_in_fp32, f"{path}.grad_reduce_in_fp32", path),
+    }
+    # The scale of a loss is nothing that a name of another dtype asks for.
+    values |= {name: raw.value(getattr(precision, name), f"{path}.{name}") for name in _SCALING}
+    plain = MixedPrecisionConfig()
+    for each in fields(precision):
+        value = getattr(precision, each.name)
+        if each.name in KEYS and each.name not in values and value != getattr(plain, each.name):
+            values[each.name] = raw.value(value, f"{path}.{each.name}", path)
+    return values
+
+
+def _from_model(raw: Raw) -> dict[str, Value]:
+    """Return what the model and the optimizer say where there is no `precision_config`."""
+    values = {name: raw.value(bool(raw.at(f"model.{name}")), f"model.{name}") for name in ("bf16", "fp16")}
+    values["accumulate_allreduce_grads_in_fp32"] = raw.value(raw.config.ddp.grad_reduce_in_fp32, "ddp.grad_reduce_in_fp32")
+    return values | {name: raw.value(raw.at(f"optimizer.{name}"), f"optimizer.{name}") for name in _SCALING}
+
+
+def _check_dtypes(raw: Raw, precision: MixedPrecisionConfig, dtype: str, problems: list[str]) -> None:
+    """Messages between stages and weights have one dtype."""
+    asked = {
+        "mixed_precision.params_dtype": precision.params_dtype,
+        "mixed_precision.pipeline_dtype": precision.pipeline_dtype,
+        "model.pipeline_dtype": raw.config.model.pipeline_dtype,
+    }
+    for path, name in asked.items():
+        if name is not None and _DTYPES.get(str(name)) != dtype:
+            word = "pipeline_dtype" if path.endswith("pipeline_dtype") else "params_dtype"
+            problems.append(
+                f"{word} {name} ({raw.source(path, 'mixed_precision')}) must be {dtype} or null: weights, "
+                "activations and messages between stages have the dtype of precision_config."
+            )
