@@ -74,6 +74,23 @@ def varied(batch: Batch) -> Batch:
     return replace(batch, **{name: getattr(batch, name)[:, :length] for name in names})
 
 
+def partly_masked(batch: Batch) -> Batch:
+    """Leave a loss to few tokens of some microbatches, and to none of the others."""
+    number = int(batch.tokens.sum())
+    kept = torch.arange(batch.tokens.shape[1]) < (0 if number % 3 else number % 11 + 1)
+    return replace(batch, loss_mask=batch.loss_mask * kept)
+
+
+def partly_masked_rows(batch: Batch) -> Batch:
+    """Do the same to each row of a larger microbatch."""
+    rows = [replace(batch, tokens=batch.tokens[[row]], loss_mask=batch.loss_mask[[row]]) for row in range(len(batch.tokens))]
+    return replace(batch, loss_mask=torch.cat([partly_masked(row).loss_mask for row in rows]))
+
+
+def masked(batch: Batch) -> Batch:
+    return replace(batch, loss_mask=torch.zeros_like(batch.loss_mask))
+
+
 def halved(batch: Batch) -> Batch:
     names = ("tokens", "labels", "loss_mask", "position_ids")
     return replace(batch, **{name: getattr(batch, name)[:, :16] for name in names})
@@ -134,3 +151,17 @@ def test_sequences_of_many_lengths_train_as_on_one_process(tmp_path: Path) -> No
     one = run(tmp_path, "one", varied, EXPERTS)
     for name, keys in {"dp2": {"expert_model_parallel_size": 2}, "tp2": TP2, "cp2": {"context_parallel_size": 2}}.items():
         assert run(tmp_path, name, varied, {**EXPERTS, **keys}, 2) == pytest.approx(one, rel=1e-12), name
+
+
+def test_microbatches_without_a_loss_weigh_nothing_whoever_has_them(tmp_path: Path) -> None:
+    keys = {**EXPERTS, "mtp_num_layers": 1}
+    one = run(tmp_path, "one", partly_masked, keys)
+    assert all(0 < value < 100 for value in one)
+    for name, other in {"dp2": {}, "cp2": {"context_parallel_size": 2}}.items():
+        assert run(tmp_path, name, partly_masked, {**keys, **other}, 2) == pytest.approx(one, rel=1e-12), name
+    assert run(tmp_path, "larger", partly_masked_rows, {**keys, "micro_batch_size": 4}) == pytest.approx(one, rel=1e-12)
+
+
+def test_a_step_without_any_loss_is_no_nan(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, "none", masked, {"eval_iters": 0, "lr": 0.1, "weight_decay": 0.0})
+    assert [(row["lm_loss"], row["grad_norm"]) for row in rows] == [(0.0, 0.0)] * 2
