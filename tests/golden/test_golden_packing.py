@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from runs import train
+from test_golden_blocks import DELTA, HYBRID, SHORT
 from test_golden_layouts import in_float64
 
 from primus.engine.data.loader import Batch, Loader
@@ -32,6 +33,9 @@ MODELS: dict[str, Keys] = {
     "positions": {"position_embedding_type": "learned_absolute", "attention_backend": "unfused"},
     "latent": LATENT,
     "experts": EXPERTS,
+    "state-space": HYBRID,
+    "short": SHORT,
+    "delta": DELTA,
 }
 TP2: Keys = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
 FULL: Keys = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
@@ -41,6 +45,7 @@ LAYOUTS: dict[str, tuple[str, int, Keys]] = {
     "cp2": ("positions", 2, {"context_parallel_size": 2, "attention_backend": "auto"}),
     "cp2-a2a": ("llama", 2, {"context_parallel_size": 2, "cp_comm_type": "a2a"}),
     "cp2-latent": ("latent", 2, {"context_parallel_size": 2, "recompute_granularity": "selective"}),
+    "tp2-state-space": ("state-space", 2, TP2),
     "ep2": ("experts", 2, {"expert_model_parallel_size": 2}),
 }
 LENGTHS = (3, 13, 8, 8)

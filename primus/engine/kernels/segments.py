@@ -12,7 +12,7 @@ from torch import Tensor
 
 from primus.engine.kernels.varied_attention import ScoreRule
 
-__all__ = ["Mask", "Segments"]
+__all__ = ["Mask", "Segments", "sample_by_sample"]
 
 
 class Segments:
@@ -52,3 +52,11 @@ class Segments:
 
 Mask = Tensor | Segments | None
 """What keeps tokens from seeing one another: bool [B or 1, 1, S, S], true where attention is blocked; samples; or causality."""
+
+
+def sample_by_sample(mask: Mask, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """Call a function of sequences, [S, ...] to [S, ...], for each packed sample alone; for the whole if there are none."""
+    if not isinstance(mask, Segments):
+        return function(*inputs)
+    lengths = [stop - start for start, stop in pairwise(mask.bounds) if stop > start]
+    return torch.cat([function(*parts) for parts in zip(*(x.split(lengths) for x in inputs), strict=True)])

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from primus.engine.kernels.segments import Mask, sample_by_sample
 from primus.engine.model.parameter import Initial, Place, declare
 from primus.engine.parallel.sharding import Sharding
 
@@ -39,8 +40,8 @@ class CausalConvolution(nn.Module):
         self.weight = declare(place, (sum(blocks), 1, width), sharding, initial)
         self.bias = declare(place, (sum(blocks),), sharding, initial) if bias else None
 
-    def forward(self, x_SBF: Tensor) -> Tensor:
-        return causal_convolution(x_SBF, self.weight, self.bias)
+    def forward(self, x_SBF: Tensor, mask: Mask = None) -> Tensor:
+        return sample_by_sample(mask, lambda x: causal_convolution(x, self.weight, self.bias), x_SBF)
 
 
 def _uniform(bound: float) -> Initial:

@@ -7,15 +7,16 @@ out = (norm of each head's o, times silu(z)) W_out
 Tensor-parallel ranks divide heads.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from primus.engine.config.delta import DeltaConfig
+from primus.engine.kernels.segments import Mask, sample_by_sample
 from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
 from primus.engine.model.parameter import Place, declare
+from primus.engine.model.rotary import RotaryTables
+from primus.engine.model.slices import SequenceSlice
 from primus.engine.model.ssm.conv import CausalConvolution
 from primus.engine.model.ssm.delta_rule import gated_delta_rule
 from primus.engine.model.ssm.mixer import log_decay, step_bias
@@ -27,7 +28,7 @@ _EPS = 1e-6
 
 
 class GatedDeltaNet(nn.Module):
-    """Takes and returns [S, B, H]; of what attention is given it needs the hidden states alone."""
+    """Takes and returns [S, B, H]; of what attention is given it needs the packed samples besides."""
 
     def __init__(
         self,
@@ -49,15 +50,18 @@ class GatedDeltaNet(nn.Module):
         self._key_dim, self._value_dim = config.key_head_dim, config.value_head_dim
         self._sharers = config.num_value_heads // config.num_key_heads
 
-    def forward(self, u_SBH: Tensor, *_of_attention: Any) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, u_SBH: Tensor, tables: RotaryTables | None = None, mask: Mask = None, part: SequenceSlice | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         qkv, gate, write, keep = self.in_proj(u_SBH).split([sum(self._blocks[:3]), *self._blocks[3:]], dim=-1)
-        q, k, v = F.silu(self.conv1d(qkv)).split(self._blocks[:3], dim=-1)
+        q, k, v = F.silu(self.conv1d(qkv, mask)).split(self._blocks[:3], dim=-1)
         q, k = (self._unit(x) for x in (q, k))
         # Its sums over a chunk stand in exponents.
         wide = torch.promote_types(keep.dtype, torch.float32)
         log = -torch.exp(self.A_log.to(wide)) * F.softplus(keep.to(wide) + self.dt_bias.to(wide))
         v_SBND = v.unflatten(-1, (-1, self._value_dim))
-        o = gated_delta_rule(q * self._key_dim**-0.5, k, v_SBND, log, torch.sigmoid(write.to(wide)))
+        heads = q * self._key_dim**-0.5, k, v_SBND, log, torch.sigmoid(write.to(wide))
+        o = sample_by_sample(mask, gated_delta_rule, *heads)
         y = self.out_norm(o) * F.silu(gate.to(wide)).unflatten(-1, (-1, self._value_dim))
         out: tuple[Tensor, Tensor | None] = self.out_proj(y.flatten(-2).to(u_SBH.dtype))
         return out

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from primus.engine.config.ssm import MambaConfig
 from primus.engine.kernels.norm import l2_norm
+from primus.engine.kernels.segments import Mask, sample_by_sample
 from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
 from primus.engine.model.parameter import Place, constant, declare
 from primus.engine.model.ssm.conv import CausalConvolution
@@ -59,15 +60,16 @@ class MambaMixer(nn.Module):
         self._blocks = [size // place.tp.size for size in config.blocks]
         self._head_dim, self._state_dim = config.head_dim, config.state_dim
 
-    def forward(self, u_SBH: Tensor) -> tuple[Tensor, Tensor | None]:
+    def forward(self, u_SBH: Tensor, mask: Mask = None) -> tuple[Tensor, Tensor | None]:
         gate, xbc, dt = self.in_proj(u_SBH).split([self._blocks[0], sum(self._blocks[1:4]), self._blocks[4]], dim=-1)
-        x, b, c = F.silu(self.conv1d(xbc)).split(self._blocks[1:4], dim=-1)
+        x, b, c = F.silu(self.conv1d(xbc, mask)).split(self._blocks[1:4], dim=-1)
         x_SBND = x.unflatten(-1, (-1, self._head_dim))
         b_SBGZ, c_SBGZ = (m.unflatten(-1, (-1, self._state_dim)) for m in (b, c))
         # Steps and decays in fp32 at least: their sums over a chunk stand in exponents.
         wide = torch.promote_types(dt.dtype, torch.float32)
         dt = F.softplus(dt.to(wide) + self.dt_bias.to(wide))
-        y = selective_scan(x_SBND, dt, -torch.exp(self.A_log.to(wide)), b_SBGZ, c_SBGZ)
+        decay = -torch.exp(self.A_log.to(wide))
+        y = sample_by_sample(mask, lambda x, dt, b, c: selective_scan(x, dt, decay, b, c), x_SBND, dt, b_SBGZ, c_SBGZ)
         y = (y + self.D.to(wide)[:, None] * x_SBND).flatten(-2)
         out: tuple[Tensor, Tensor | None] = self.out_proj(self.norm(y * F.silu(gate.to(wide))))
         return out
