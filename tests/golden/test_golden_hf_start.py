@@ -1,51 +1,21 @@
 """A run starts straight from a Hugging Face folder, in any layout, as from the checkpoint that an import makes of it."""
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from hf_runs import RECORDED, hf_container, losses
 from ranks import run_ranks
-from runs import TINY, logged_rank, train_rank
+from runs import logged_rank
 
-from primus.backends.megatron.argument_builder import MegatronArgBuilder
-from primus.backends.megatron.model_preset import overridden_keys, preset_text
-from primus.core.experiment import load_experiment
 from primus.engine.checkpoint.hf.exchange import import_hf
 from primus.engine.checkpoint.hf.fit import unfit
 from primus.engine.checkpoint.hf.new_folder import new_folder
-from primus.engine.checkpoint.hf.read import model_in
 from primus.engine.checkpoint.start import find_base, find_start, start_problems
-from primus.engine.config import CheckpointConfig, ConfigContainer
+from primus.engine.config import CheckpointConfig
 from primus.errors import InputError
-
-RECORDED = Path(__file__).parents[1] / "data" / "hf"
-_OF_THE_MODEL = {"num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "max_position_embeddings"}
-_OF_THE_MODEL |= {"normalization", "position_embedding_type"}
-
-
-def container(folder: Path, source: Path, ranks: int, exp_name: str, **keys: Any) -> ConfigContainer:
-    """Return the tiny experiment with the model of a folder, which starts from the folder's weights."""
-    _, model = model_in(source)
-    assert model.vocab_size is not None
-    (folder / "model.yaml").write_text(preset_text(model, opening="A model", tokenizer=None))
-    own = {"vocab_size": model.vocab_size - 1, "sequence_parallel": True, "train_iters": 2, **overridden_keys(model)}
-    overrides = {key: value for key, value in TINY.items() if key not in _OF_THE_MODEL} | own | keys
-    module = {"framework": "megatron", "config": "pre_trainer.yaml", "model": "model.yaml", "overrides": overrides}
-    experiment = {"work_group": "g", "user_name": "u", "exp_name": exp_name, "workspace": str(folder)}
-    (folder / "exp.yaml").write_text(yaml.safe_dump({**experiment, "modules": {"pre_trainer": module}}))
-    loaded = load_experiment(folder / "exp.yaml", [], {})
-    config = MegatronArgBuilder(loaded, loaded.modules["pre_trainer"], ranks, folder / exp_name).build().config
-    return replace(config, checkpoint=replace(config.checkpoint, hf_path=str(source)))
-
-
-def losses(config: ConfigContainer, ranks: int) -> list[float]:
-    run_ranks(train_rank, ranks, config)
-    lines = (Path(config.run.folder) / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line)["lm_loss"] for line in lines]
 
 
 @pytest.mark.parametrize(
@@ -59,17 +29,17 @@ def losses(config: ConfigContainer, ranks: int) -> list[float]:
 def test_ranks_read_what_they_hold(name: str, layout: dict[str, Any], tmp_path: Path) -> None:
     with new_folder(tmp_path / "ckpt") as folder:
         import_hf(RECORDED / name, folder)
-    imported = container(tmp_path, RECORDED / name, 1, "imported")
+    imported = hf_container(tmp_path, RECORDED / name, 1, "imported")
     imported = replace(
         imported, checkpoint=replace(imported.checkpoint, hf_path=None, pretrained_checkpoint=str(tmp_path / "ckpt"))
     )
     expected = losses(imported, 1)
-    assert losses(container(tmp_path, RECORDED / name, 2, "straight", **layout), 2) == pytest.approx(expected, rel=1e-5)
+    assert losses(hf_container(tmp_path, RECORDED / name, 2, "straight", **layout), 2) == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_run_says_what_it_started_from(tmp_path: Path) -> None:
     """Nothing is said to be lost that no such folder holds; a second start goes on from what the run saved."""
-    config = container(tmp_path, RECORDED / "llama", 1, "told", save=str(tmp_path / "saved"), save_interval=2)
+    config = hf_container(tmp_path, RECORDED / "llama", 1, "told", save=str(tmp_path / "saved"), save_interval=2)
     (text,) = run_ranks(logged_rank, 1, config)
     assert f"loaded the weights of {RECORDED / 'llama'} (llama)" in text
     assert "NOT restored" not in text
@@ -80,7 +50,7 @@ def test_a_run_says_what_it_started_from(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_another_model_is_refused_with_each_field(tmp_path: Path) -> None:
-    config = container(tmp_path, RECORDED / "llama", 1, "other")
+    config = hf_container(tmp_path, RECORDED / "llama", 1, "other")
     assert unfit(config) == []
     other = replace(config, model=replace(config.model, num_layers=7, norm_epsilon=0.5))
     *fields, advice = unfit(other)

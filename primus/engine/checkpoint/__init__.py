@@ -11,6 +11,7 @@ torch.
 - `torch_format.py`: `ckpt_format: torch`, one file a model-parallel rank
 - `local_folder.py`, `local.py`, `local_source.py`, `replicas.py`: each rank's part on its node's disk, and copies elsewhere
 - `compare.py`: what the checkpoint holds against what the run asks for
+- `adapters.py`, `fingerprint.py`: whether adapters belong to the base that a run has
 - `save.py`, `load.py`: all of it together
 - `progress.py`: `progress.txt`
 - `hf/`: weights to and from Hugging Face folders

@@ -32,7 +32,7 @@ _ARCHITECTURE = (
 )
 """Fields of the model that must agree on a full resume: some change the function without changing a shape."""
 
-_NUMERICAL = ("train", "model", "optimizer", "scheduler", "dataset", "tokenizer", "rng", "mixed_precision", "ddp")
+_NUMERICAL = ("train", "model", "optimizer", "scheduler", "dataset", "tokenizer", "rng", "mixed_precision", "ddp", "peft")
 """Parts of the configuration that bear on the numbers."""
 
 _LAYER = re.compile(r"((?:optimizer\.state\.\w+\.)?decoder\.layers)\.(\d+)\.(.+)")
@@ -110,17 +110,17 @@ def _first(words: Sequence[str], count: int) -> str:
     return ", ".join(words[:count]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def refusal(folder: Path, found: Difference, strictness: str) -> list[str]:
-    """Return why `dist_ckpt_strictness` forbids loading, [] if it does not.
+def refusal(folder: Path, found: Difference, strictness: str | None) -> list[str]:
+    """Return why `dist_ckpt_strictness` forbids loading, [] if it does not; None: all must fit, whatever it says.
 
     With `assume_ok_unexpected` nothing is compared beforehand, and reading what is not there fails all the same.
     """
     problems = list(found.unlike)
-    if found.not_stored and strictness in ("assume_ok_unexpected", "raise_unexpected", "raise_all"):
+    if found.not_stored and strictness in (None, "assume_ok_unexpected", "raise_unexpected", "raise_all"):
         problems.append(f"not in the checkpoint {folder}: {summary(found.not_stored)}")
-    if found.not_wanted and strictness == "raise_all":
+    if found.not_wanted and strictness in (None, "raise_all"):
         problems.append(f"in the checkpoint {folder} and not in the run: {summary(found.not_wanted)}")
-    if len(problems) > len(found.unlike):
+    if len(problems) > len(found.unlike) and strictness is not None:
         problems.append(f"dist_ckpt_strictness is {strictness}; log_all would name these and go on with the rest")
     return problems
 

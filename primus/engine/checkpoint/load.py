@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from primus.engine.checkpoint import dist_format
+from primus.engine.checkpoint.adapters import adapter_problems
 from primus.engine.checkpoint.agree import everywhere, on_first
 from primus.engine.checkpoint.compare import Difference, architecture_problems, changes, difference, refusal, remarks
 from primus.engine.checkpoint.files import Checksums, unpack
@@ -72,11 +73,13 @@ def load_checkpoint(
     mesh: Mesh,
     on_weights: Callable[[], None],
     adapt: Callable[[Source], Source] = lambda source: source,
+    base: Mapping[str, Any] | None = None,
 ) -> Loaded:
     """Fill `model` and, if it is wanted and there, `optimizer` in place. InputError lists everything that does not fit.
 
     `on_weights` is called between the two: main weights that the checkpoint lacks can then follow the model's. `adapt` may
-    give a checkpoint of another model the shapes of this one.
+    give a checkpoint of another model the shapes of this one. With a `base`, `model` are adapters: the checkpoint must hold
+    theirs, all of them, and on the same base.
     """
     source = adapt(_open(start, config, mesh))
     common = source.common
@@ -93,7 +96,10 @@ def load_checkpoint(
         wanted |= main
     architecture = [] if start.weights_only else architecture_problems(common["container"]["model"], container["model"])
     found = _compare(source, wanted, mesh, with_optimizer=has_optimizer)
-    _refuse(start.folder, config, architecture, found)
+    misfits = adapter_problems(start.folder, common, container, base)
+    if misfits:
+        raise InputError(misfits)
+    _refuse(start.folder, config.strictness if base is None else None, architecture, found)
     present = {name: shards for name, shards in wanted.items() if name not in found.not_stored}
     everywhere(mesh.world, lambda: source.load({name: s for name, s in present.items() if name in model}))
     on_weights()
@@ -113,7 +119,7 @@ def load_weights(folder: Path, model: Mapping[str, Shards], *, mesh: Mesh) -> No
     """Fill the weights in place, whatever the format; every one must be there."""
     source = open_checkpoint(folder, mesh, None)
     found = _compare(source, model, mesh, with_optimizer=False)
-    _refuse(folder, CheckpointConfig(), [], found)
+    _refuse(folder, CheckpointConfig().strictness, [], found)
     everywhere(mesh.world, lambda: source.load(model))
 
 
@@ -210,8 +216,8 @@ def _compare(source: Source, wanted: Mapping[str, Shards], mesh: Mesh, *, with_o
     return on_first(mesh.world, compare)
 
 
-def _refuse(folder: Path, config: CheckpointConfig, architecture: list[str], found: Difference) -> None:
-    problems = [*architecture, *refusal(folder, found, config.strictness)]
+def _refuse(folder: Path, strictness: str | None, architecture: list[str], found: Difference) -> None:
+    problems = [*architecture, *refusal(folder, found, strictness)]
     if architecture:
         problems.append(f"{folder} was saved by another model; finetune: true takes its weights alone, if they fit")
     if problems:

@@ -52,6 +52,8 @@ class Contents:
     rng: Mapping[str, Any]
     container: Mapping[str, Any]
     """The run's configuration as plain data."""
+    base: Mapping[str, Any] | None = None
+    """What `model` adapts, where that is adapters: `path`, `fingerprint`, `dtype`; None: these are all weights."""
 
 
 def save_checkpoint(config: CheckpointConfig, contents: Contents, *, mesh: Mesh, progress: Progress | None = None) -> Path:
@@ -164,6 +166,7 @@ def _common(config: CheckpointConfig, contents: Contents, mesh: Mesh) -> dict[st
         "saved_layout": saved_layout(mesh),
         "optimizer_common": None if config.no_save_optim else dict(contents.optimizer_common),
         "has_rng": not config.no_save_rng,
+        "base": None if contents.base is None else dict(contents.base),
     }
 
 

@@ -4,15 +4,18 @@ random streams -> model with declared shardings -> adapters -> flat weights and 
 """
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from primus.engine.checkpoint.load import load_checkpoint
+from primus.engine.checkpoint.fingerprint import fingerprint
+from primus.engine.checkpoint.load import Loaded, load_checkpoint
 from primus.engine.checkpoint.progress import Progress
 from primus.engine.checkpoint.rng import capture_rng, restore_rng
 from primus.engine.checkpoint.save import Contents, save_checkpoint, save_non_persistent
-from primus.engine.checkpoint.start import Start
+from primus.engine.checkpoint.start import Start, find_base
 from primus.engine.checkpoint.state import TrainState
 from primus.engine.checkpoint.upcycle import UpcycledSource
 from primus.engine.config import ConfigContainer, serialize
@@ -28,7 +31,7 @@ from primus.engine.parallel.data_parallel import DataParallel
 from primus.engine.parallel.fsdp2 import FullyShardedDataParallel
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.random import RandomStreams
-from primus.engine.parallel.sharding import Shards, buffer_shards, global_parameters, weight_shards
+from primus.engine.parallel.sharding import Shards, buffer_shards, global_parameters, trainable_names, weight_shards
 from primus.engine.peft.apply import apply_peft, sizes
 from primus.engine.peft.magnitude import set_magnitudes
 from primus.engine.precision import dtype_of
@@ -60,6 +63,8 @@ class Parts:
     state: TrainState
     progress: Progress | None
     """`progress.txt`; None where it is not kept."""
+    base: Mapping[str, Any] | None = None
+    """What adapters stand beside: `path`, `fingerprint`, `dtype`; None: all weights are trained."""
 
     def save(self) -> Path:
         """Write a checkpoint of this very moment."""
@@ -74,11 +79,12 @@ class Parts:
         self.trainer.buffers.finish_param_gather()
         return Contents(
             state=self.state,
-            model=_model_shards(self),
+            model=_trained_shards(self),
             optimizer=self.trainer.optimizer.state_shards(),
             optimizer_common=self.trainer.optimizer.common_state(),
             rng=capture_rng(self.streams, self.mesh.device),
             container=serialize.to_dict(self.config),
+            base=self.base,
         )
 
 
@@ -111,12 +117,11 @@ def assemble(config: ConfigContainer, mesh: Mesh, start: Start | None) -> Parts:
         state=TrainState(),
         progress=None,
     )
-    # Of the weights that adapters start from; what a run resumes comes over them.
-    _set_magnitudes(parts)
+    # A rehearsal has no values.
+    if config.peft is not None and mesh.device.type != "meta":
+        _take_base(parts)
     if start is not None:
         _restore(parts, start)
-        if start.weights_only:
-            _set_magnitudes(parts)
     parts.progress = _progress(parts)
     return parts
 
@@ -145,25 +150,54 @@ def _data_parallel(config: ConfigContainer, chunks: tuple[GPTModel, ...], mesh: 
     buffers = GradientBuffers(chunks, config.ddp, mesh, grad_dtype=grad_dtype, per_token=per_token, units=units, fill=fill)
     pipeline = config.model.pipeline
     for chunk in chunks:
-        if chunk.output_layer is not None and pipeline.postpone_output_gradient:
-            buffers.postpone(chunk.output_layer.weight, limit=pipeline.output_gradient_limit * pipeline.num_slices)
+        head = None if chunk.output_layer is None else chunk.output_layer.weight
+        if head is not None and head.requires_grad and pipeline.postpone_output_gradient:
+            buffers.postpone(head, limit=pipeline.output_gradient_limit * pipeline.num_slices)
     return buffers
 
 
+def _take_base(parts: Parts) -> None:
+    """Load what adapters stand beside, and tell which weights it is: what a run resumes was trained on these and no others."""
+    checkpoint, dtype = parts.config.checkpoint, parts.config.mixed_precision.params_dtype
+    start, trained = find_base(checkpoint), _trained_shards(parts)
+    frozen = {name: shards for name, shards in _model_shards(parts).items() if name not in trained}
+    if start is not None:
+        loaded = load_checkpoint(
+            start,
+            checkpoint,
+            model=frozen,
+            optimizer={},
+            container=serialize.to_dict(parts.config),
+            mesh=parts.mesh,
+            on_weights=_nothing,
+        )
+        _tell(start, loaded)
+    else:
+        log.warning("adapters stand beside random weights: neither pretrained_checkpoint nor hf_path is set")
+    parts.base = {
+        "path": None if start is None else str(start.folder),
+        "fingerprint": fingerprint(frozen, parts.mesh.world),
+        "dtype": str(dtype_of(dtype)),
+    }
+    # Of the weights that adapters start from; what a run resumes comes over them.
+    set_magnitudes(parts.chunks, _model_shards(parts), parts.mesh)
+    if parts.trainer is not None:
+        parts.trainer.optimizer.reload_model_params()
+
+
 def _restore(parts: Parts, start: Start) -> None:
-    for notice in start.notices:
-        log.warning("%s", notice)
     trainer = parts.trainer
     recipe = Upcycling.of(parts.config.model) if start.weights_only else None
     loaded = load_checkpoint(
         start if trainer else replace(start, load_optim=False),
         parts.config.checkpoint,
-        model=_model_shards(parts),
+        model=_trained_shards(parts),
         optimizer=trainer.optimizer.state_shards() if trainer else {},
         container=serialize.to_dict(parts.config),
         mesh=parts.mesh,
         on_weights=trainer.optimizer.reload_model_params if trainer else _nothing,
         adapt=lambda source: source if recipe is None else UpcycledSource(source, recipe),
+        base=parts.base,
     )
     parts.state = loaded.state
     if trainer is None:
@@ -173,16 +207,23 @@ def _restore(parts: Parts, start: Start) -> None:
         trainer.optimizer.load_common_state(loaded.optimizer_common)
     if loaded.rng is not None:
         restore_rng(dict(loaded.rng), parts.streams, parts.mesh.device)
+    _tell(start, loaded)
+
+
+def _tell(start: Start, loaded: Loaded) -> None:
+    for notice in start.notices:
+        log.warning("%s", notice)
     for line in loaded.report:
         log.warning("%s", line) if line.startswith("NOT") else log.info("%s", line)
 
 
-def _set_magnitudes(parts: Parts) -> None:
-    if parts.config.peft is None or parts.config.peft.scheme != "dora":
-        return
-    set_magnitudes(parts.chunks, _model_shards(parts), parts.mesh)
-    if parts.trainer is not None:
-        parts.trainer.optimizer.reload_model_params()
+def _trained_shards(parts: Parts) -> dict[str, Shards]:
+    """Return what a checkpoint of the run holds: with adapters nothing else, since all else is the base's."""
+    shards = _model_shards(parts)
+    if parts.config.peft is None:
+        return shards
+    trained = trainable_names(parts.chunks)
+    return {name: one for name, one in shards.items() if name in trained}
 
 
 def _model_shards(parts: Parts) -> dict[str, Shards]:

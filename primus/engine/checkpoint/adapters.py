@@ -1,0 +1,49 @@
+"""Whether a checkpoint holds the adapters that a run asks for, on the base that it has."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["adapter_problems"]
+
+_FIELDS = ("scheme", "dim", "alpha", "share_expert_adapters", "normalize_moe_lora")
+"""What the meaning of an adapter's values hangs on."""
+
+
+def adapter_problems(
+    folder: Path, saved: Mapping[str, Any], container: Mapping[str, Any], base: Mapping[str, Any] | None
+) -> list[str]:
+    """Return why what a checkpoint has in common does not fit a run; `base` None: the run asks for all weights."""
+    its_base = saved.get("base")
+    if base is None:
+        return [] if its_base is None else [_only_adapters(folder, saved, its_base)]
+    if its_base is None:
+        return [
+            f"{folder} holds all weights of a model and no adapters, which a run with peft resumes: give it as "
+            "pretrained_checkpoint, or leave peft out"
+        ]
+    theirs, ours = saved["container"]["peft"], container["peft"]
+    problems = [
+        f"peft.{name}: the adapters in {folder} were trained with {theirs.get(name)}, the run says {ours[name]}"
+        for name in _FIELDS
+        if theirs.get(name) != ours[name]
+    ]
+    # In another dtype the same weights have other bits.
+    if its_base["dtype"] == base["dtype"] and its_base["fingerprint"] not in (None, base["fingerprint"]):
+        problems.append(
+            f"the adapters in {folder} belong to other base weights than this run has: they were trained on {_name(its_base)} "
+            f"(fingerprint {its_base['fingerprint']}), and {_name(base)} has {base['fingerprint']}; give that base"
+        )
+    return problems
+
+
+def _only_adapters(folder: Path, saved: Mapping[str, Any], base: Mapping[str, Any]) -> str:
+    scheme = saved["container"]["peft"]["scheme"]
+    return (
+        f"{folder} holds only adapters (peft {scheme}, trained on {_name(base)}): set peft to go on with them, or make a whole "
+        "model with `primus checkpoint export-hf`"
+    )
+
+
+def _name(base: Mapping[str, Any]) -> str:
+    return str(base["path"] or "random weights")

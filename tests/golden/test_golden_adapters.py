@@ -1,0 +1,144 @@
+"""Runs with adapters save these alone, resume bitwise, go on in another layout, and know the base that they belong to."""
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hf_runs import RECORDED, hf_container, losses
+from ranks import run_ranks
+from runs import logged_rank, train_rank
+from safetensors.torch import load_file, save_file
+
+from primus.engine.checkpoint.fingerprint import fingerprint
+from primus.engine.checkpoint.load import open_checkpoint
+from primus.engine.config import ConfigContainer, PEFTConfig
+from primus.engine.parallel.mesh import single_mesh
+from primus.engine.parallel.sharding import Chunk, Shards
+
+LORA = PEFTConfig(dim=4, alpha=8.0)
+
+
+def run(folder: Path, name: str, *, ranks: int = 1, peft: PEFTConfig = LORA, **keys: Any) -> ConfigContainer:
+    """Return a run of four iterations with adapters on a recorded folder."""
+    own = {"train_iters": 4, "lr": 1.0e-2, "save": str(folder / name / "saved"), "save_interval": 2}
+    return replace(hf_container(folder, RECORDED / "llama", ranks, name, **{**own, **keys}), peft=peft)
+
+
+def loading(config: ConfigContainer, **changes: Any) -> ConfigContainer:
+    return replace(config, checkpoint=replace(config.checkpoint, **changes))
+
+
+@pytest.mark.parametrize(
+    ("peft", "layout"),
+    [
+        (LORA, {"tensor_model_parallel_size": 2}),
+        (replace(LORA, scheme="dora"), {"pipeline_model_parallel_size": 2, "use_distributed_optimizer": True}),
+        (
+            replace(LORA, scheme="canonical_lora", target_modules=("linear_q", "linear_v", "linear_fc1_up", "linear_fc2")),
+            {"use_distributed_optimizer": True},
+        ),
+    ],
+)
+def test_a_run_goes_on_bitwise_and_in_any_layout(peft: PEFTConfig, layout: dict[str, Any], tmp_path: Path) -> None:
+    config = run(tmp_path, "straight", peft=peft)
+    straight = losses(config, 1)
+    step = {"load": str(tmp_path / "straight" / "saved"), "ckpt_step": 2}
+    assert losses(loading(run(tmp_path, "same", peft=peft), **step), 1) == straight[2:]
+    other = loading(run(tmp_path, "other", peft=peft, ranks=2, **layout), **step)
+    assert losses(other, 2) == pytest.approx(straight[2:], rel=2e-5)
+
+
+def test_a_checkpoint_holds_adapters_alone(tmp_path: Path) -> None:
+    run_ranks(train_rank, 1, run(tmp_path, "small"))
+    source = open_checkpoint(tmp_path / "small" / "saved" / "iter_0000004", single_mesh(), None)
+    names = set(source.shapes())
+    assert all(".adapter.linear_" in name for name in names)
+    assert {name for name in names if name.startswith("optimizer.state.exp_avg.")}
+    base = source.common["base"]
+    assert base["path"] == str(RECORDED / "llama")
+    assert source.common["container"]["peft"]["dim"] == LORA.dim
+
+
+def refused(config: ConfigContainer) -> str:
+    with pytest.raises(AssertionError) as raised:
+        run_ranks(train_rank, 1, config)
+    return str(raised.value)
+
+
+def test_adapters_of_another_base_are_refused(tmp_path: Path) -> None:
+    run_ranks(train_rank, 1, run(tmp_path, "first", exit_interval=2))
+    (tmp_path / "hf").mkdir()
+    tensors = load_file(RECORDED / "llama" / "model.safetensors")
+    tensors["model.norm.weight"][3] += 1
+    save_file(tensors, tmp_path / "hf" / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "hf" / "config.json").write_text((RECORDED / "llama" / "config.json").read_text())
+    config = loading(run(tmp_path, "second"), load=str(tmp_path / "first" / "saved"), hf_path=str(tmp_path / "hf"))
+    said = refused(config)
+    assert f"belong to other base weights than this run has: they were trained on {RECORDED / 'llama'}" in said
+    assert f"and {tmp_path / 'hf'} has" in said
+    # The same weights elsewhere are the same base.
+    save_file(load_file(RECORDED / "llama" / "model.safetensors"), tmp_path / "hf" / "model.safetensors")
+    run_ranks(train_rank, 1, config)
+
+
+def test_adapters_of_another_kind_are_refused(tmp_path: Path) -> None:
+    run_ranks(train_rank, 1, run(tmp_path, "first", exit_interval=2))
+    load = {"load": str(tmp_path / "first" / "saved")}
+    said = refused(loading(run(tmp_path, "second", peft=replace(LORA, dim=8, alpha=2.0)), **load))
+    assert "peft.dim: the adapters in " in said
+    assert "were trained with 4, the run says 8" in said
+    assert "peft.alpha: the adapters in " in said
+    fewer = replace(LORA, target_modules=("linear_qkv",))
+    assert "and not in the run: " in refused(loading(run(tmp_path, "third", peft=fewer), **load))
+
+
+def test_adapters_are_no_model_and_a_model_is_no_adapters(tmp_path: Path) -> None:
+    run_ranks(train_rank, 1, run(tmp_path, "adapters", train_iters=2))
+    whole = replace(run(tmp_path, "whole", train_iters=2), peft=None)
+    said = refused(loading(whole, load=str(tmp_path / "adapters" / "saved")))
+    assert f"holds only adapters (peft lora, trained on {RECORDED / 'llama'})" in said
+    run_ranks(train_rank, 1, whole)
+    said = refused(loading(run(tmp_path, "third"), load=str(tmp_path / "whole" / "saved")))
+    assert (
+        "holds all weights of a model and no adapters, which a run with peft resumes: give it as pretrained_checkpoint" in said
+    )
+    based = loading(run(tmp_path, "fourth", train_iters=1), pretrained_checkpoint=str(tmp_path / "whole" / "saved"))
+    (text,) = run_ranks(logged_rank, 1, based)
+    assert "whole/saved/iter_0000002 of iteration 2: weights" in text
+
+
+def test_a_fingerprint_is_of_values_and_places() -> None:
+    """However the tensor is cut; one bit, or two values in each other's place, are another one."""
+    mesh = single_mesh()
+    whole = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
+
+    def of(tensor: torch.Tensor, *bounds: int) -> str:
+        ends = [0, *bounds, 5]
+        chunks = [Chunk((0, low, 0), tensor[:, low:high]) for low, high in pairwise(ends)]
+        return fingerprint({"w": Shards((3, 5, 4), tensor.dtype, chunks)}, mesh.world)
+
+    assert of(whole) == of(whole, 2) == of(whole, 1, 4) == of(whole.float())
+    changed, swapped = whole.clone(), whole.clone()
+    changed[1, 2, 3] *= 1.01
+    swapped[0] = whole[1]
+    swapped[1] = whole[0]
+    assert len({of(whole), of(changed), of(swapped)}) == 3
+
+
+def test_large_tensors_are_taken_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    mesh = single_mesh()
+    tensors = {"w": torch.randn(3, 7, 5), "v": torch.randn(11), "s": torch.tensor(2.0)}
+    shards = {n: Shards(tuple(t.shape), t.dtype, [Chunk((0,) * t.dim(), t)]) for n, t in tensors.items()}
+    expected = fingerprint(shards, mesh.world)
+    for block in (3, 6, 12, 40):
+        monkeypatch.setattr("primus.engine.checkpoint.fingerprint._BLOCK", block)
+        assert fingerprint(shards, mesh.world) == expected
+
+
+def test_a_run_without_a_base_adapts_random_weights_and_says_so(tmp_path: Path) -> None:
+    config = loading(run(tmp_path, "random", train_iters=1), hf_path=None)
+    (text,) = run_ranks(logged_rank, 1, config)
+    assert "adapters stand beside random weights" in text
