@@ -47,6 +47,7 @@ from primus.engine.train.routers import Routers
 from primus.engine.train.sinks import open_sinks
 from primus.engine.train.stages import Stages
 from primus.engine.train.step import TrainStep
+from primus.engine.train.tuning import TuningSources
 from primus.engine.train.validation import Validation
 from primus.engine.train.warmup import warm_up
 from primus.errors import InputError
@@ -106,7 +107,8 @@ def _run(config: ConfigContainer, tokenizer: Tokenizer, start: Start | None, mes
     check_capacity(config, mesh)
     plan = BatchPlan.of(config.train, mesh.layout.data)
     # Before the model: wrong data are told sooner, and loader processes are forked while this one is small.
-    sources = Sources(config, tokenizer, mesh, plan)
+    rows = config.dataset.sft
+    sources = Sources(config, tokenizer, mesh, plan) if rows is None else TuningSources(config, rows, tokenizer, mesh, plan)
     parts = assemble(config, mesh, start)
     if mesh.rank == 0:
         accept_config(Path(config.run.folder))

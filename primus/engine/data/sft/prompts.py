@@ -1,0 +1,79 @@
+"""A prompt and its answer as tokens: `PromptReader` is the name to use.
+
+The parts of a template are tokenised one by one, so that no token belongs to prompt and answer both. A blank before a field
+goes to the field if the tokenizer's tokens begin with blanks, and is none of the text if they do not.
+"""
+
+import re
+from dataclasses import dataclass
+
+from primus.engine.config.sft import PromptConfig
+from primus.engine.data.sft.fields import prompt_fields
+from primus.engine.data.sft.rows import Row
+from primus.engine.data.tokenizer import Tokenizer
+from primus.errors import InputError
+
+__all__ = ["Parts", "PromptReader"]
+
+_PLACE = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Tokens of a sample before it is cut: what stands before the answer, part by part, and the answer."""
+
+    before: list[list[int]]
+    cut_first: list[int]
+    """Which of them lose tokens of a sample that is too long."""
+    answer: list[int]
+
+
+class PromptReader:
+    """Makes tokens of rows by a template."""
+
+    def __init__(self, config: PromptConfig, tokenizer: Tokenizer) -> None:
+        """InputError if the template has no place for the answer, or one behind it."""
+        self._config, self._tokenizer = config, tokenizer
+        template = config.template or f"{{input}} {{{config.label_key}}}"
+        names = _PLACE.findall(template)
+        if not names or names[-1] != config.label_key or not template.endswith(f"{{{config.label_key}}}"):
+            raise InputError(f"prompt_template {template!r} must end with {{{config.label_key}}}, the place of the answer")
+        self._pieces = _PLACE.split(template)
+        joined, apart = tokenizer.tokenize("x y"), [*tokenizer.tokenize("x"), *tokenizer.tokenize("y")]
+        self._keeps_blanks = joined != apart
+
+    def read(self, row: Row, name: str) -> Parts:
+        """Return a row's tokens; InputError, which names the row, if a field that the template needs is not there."""
+        config, tokenizer = self._config, self._tokenizer
+        fields = prompt_fields(row, config.label_key, name, as_is=config.template is not None)
+        before: list[list[int]] = [[_special(tokenizer, "bos", name)]] if config.add_bos else []
+        cut_first: list[int] = []
+        blank = ""
+        for number, piece in enumerate(self._pieces):
+            if number % 2 == 0:
+                text = piece.removesuffix(" ")
+                if text:
+                    before.append(tokenizer.tokenize(text))
+                blank = " " if piece != text and self._keeps_blanks else ""
+                continue
+            if piece not in fields:
+                raise InputError(f"{name} has no field {piece}, which the template needs; it has {', '.join(row)}")
+            ids = tokenizer.tokenize(blank + fields[piece].strip())
+            if number == len(self._pieces) - 2:
+                return self._ended(before, cut_first, ids, name)
+            if piece in config.truncation_fields:
+                cut_first.append(len(before))
+            before.append(ids)
+        raise AssertionError("a template ends with the answer")
+
+    def _ended(self, before: list[list[int]], cut_first: list[int], answer: list[int], name: str) -> Parts:
+        if self._config.add_sep:
+            before.append([_special(self._tokenizer, "sep", name)])
+        return Parts(before, cut_first, [*answer, self._tokenizer.eod] if self._config.add_eos else answer)
+
+
+def _special(tokenizer: Tokenizer, kind: str, name: str) -> int:
+    found = getattr(tokenizer, kind, None)
+    if found is None:
+        raise InputError(f"add_{kind} is true, but the tokenizer has no {kind} token that it names ({name})")
+    return int(found)
