@@ -94,7 +94,7 @@ class Samples:
 def _cut(parts: Parts, excess: int, *, left: bool) -> tuple[list[int], list[int]]:
     """Return the tokens before the answer, and the answer, without `excess` tokens.
 
-    The parts that are to lose tokens first share the loss evenly; what they do not have the answer loses at its end.
+    The parts that are to lose tokens first share the loss evenly; what they do not have the answer loses at its end, and then the rest.
     """
     before, answer = [list(part) for part in parts.before], parts.answer
     chosen = [before[number] for number in parts.cut_first]
@@ -105,7 +105,8 @@ def _cut(parts: Parts, excess: int, *, left: bool) -> tuple[list[int], list[int]
             taken = min(len(part), share + (number < rest))
             del part[slice(0, taken) if left else slice(len(part) - taken, None)]
             excess -= taken
-    if excess > 0:
-        answer = answer[: max(0, len(answer) - excess)]
     flat = [token for part in before for token in part]
-    return flat, answer
+    if excess <= 0:
+        return flat, answer
+    kept = len(answer) - excess
+    return flat[: len(flat) + min(0, kept)], answer[: max(0, kept)]

@@ -1,0 +1,233 @@
+"""Rows to tokens: what is trained, what is cut, what is refused."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from primus.engine.config import SFTConfig
+from primus.engine.config.sft import ChatConfig, PromptConfig
+from primus.engine.data.sft.fields import prompt_fields
+from primus.engine.data.sft.rows import JsonLines, Listed
+from primus.engine.data.sft.samples import Samples
+from primus.engine.data.sft.sources import open_splits
+from primus.errors import InputError
+
+
+class Letters:
+    """A token a letter; the end is 0."""
+
+    vocab_size, eod = 256, 0
+
+    def tokenize(self, text):
+        return [ord(letter) for letter in text]
+
+    def detokenize(self, ids):
+        return "".join(chr(token) for token in ids)
+
+
+class Words(Letters):
+    """A token a word, with no blanks in them."""
+
+    def tokenize(self, text):
+        return [len(word) for word in text.split()]
+
+
+def sample(row, *, length=100, tokenizer=None, **config):
+    rows = Listed([row], "rows")
+    made = Samples(rows, SFTConfig(train="rows", **config), tokenizer or Letters(), tokenizer_model=None, max_length=length)[0]
+    return Letters().detokenize(made.ids.tolist()), "".join("_x"[int(each)] for each in made.trained)
+
+
+def test_the_answer_and_its_end_are_trained_and_nothing_else():
+    assert sample({"input": " ab ", "output": "cd "}) == ("ab cd\0", "__xxxx")
+    assert sample({"input": "ab", "output": "cd"}, loss_on="all") == ("ab cd\0", "xxxxxx")
+    assert sample({"input": "ab", "output": "cd"}, prompt_format=PromptConfig(add_eos=False)) == ("ab cd", "__xxx")
+
+
+def test_a_blank_is_none_of_the_text_of_tokenizers_without_blanks():
+    made = Samples(
+        Listed([{"input": "a bb", "output": "ccc"}], "r"), SFTConfig(train="r"), Words(), tokenizer_model=None, max_length=9
+    )[0]
+    assert made.ids.tolist() == [1, 2, 3, 0]
+
+
+def test_a_template_has_places_for_fields():
+    config = PromptConfig(template="Q: {q} A: {a}", label_key="a", truncation_fields=("q",))
+    assert sample({"q": "xy", "a": "z"}, prompt_format=config) == ("Q: xy A: z\0", "________xxx")
+
+
+@pytest.mark.parametrize(
+    ("method", "length", "text", "trained"),
+    [
+        ("right", 6, "abc X\0", "___xxx"),
+        ("left", 6, "def X\0", "___xxx"),
+        ("right", 3, " X\0", "xxx"),
+        ("right", 2, " X", "xx"),
+    ],
+)
+def test_a_long_sample_loses_its_prompt_first(method, length, text, trained):
+    assert sample({"input": "abcdef", "output": "X"}, length=length, truncation_method=method) == (text, trained)
+
+
+def test_fields_share_what_is_cut():
+    config = PromptConfig(template="{a}{b}{output}", truncation_fields=("a", "b"))
+    assert sample({"a": "aaaa", "b": "bbbb", "output": "X"}, length=7, prompt_format=config)[0] == "aabbbX\0"
+    assert sample({"a": "a", "b": "bbbb", "output": "X"}, length=4, prompt_format=config)[0] == "bbX\0"
+
+
+def test_a_long_sample_is_refused_on_request():
+    with pytest.raises(InputError, match="rows, row 0 has 9 tokens, more than the 5 of a sequence"):
+        sample({"input": "abcdef", "output": "X"}, length=5, truncation_method="error")
+
+
+def test_a_row_without_trained_tokens_counts_for_nothing_and_is_told(caplog):
+    config = PromptConfig(truncation_fields=(), add_eos=False)
+    text, trained = sample({"input": "abcdef", "output": "X"}, length=5, prompt_format=config)
+    assert (text, trained) == ("abcde", "_____")
+    assert "rows, row 0 has no token left to train on" in caplog.text
+
+
+def test_a_row_without_its_answer_is_named():
+    with pytest.raises(InputError, match="rows, row 0 has no field output, the answer; it has input"):
+        sample({"input": "a"})
+    with pytest.raises(InputError, match="rows, row 0 has no field q, which the template needs"):
+        sample({"output": "a"}, prompt_format=PromptConfig(template="{q}{output}"))
+    with pytest.raises(InputError, match=r"must end with \{output\}"):
+        sample({"output": "a"}, prompt_format=PromptConfig(template="{output}{q}"))
+
+
+@pytest.mark.parametrize(
+    ("row", "prompt", "answer"),
+    [
+        ({"context": "c", "question": "q", "answers": {"text": ["a", "b"]}}, "Context: c Question: q Answer:", "a"),
+        ({"question": "q", "answer": "a"}, "Question: q Answer:", "a"),
+        ({"prompt": "p", "completion": "c"}, "p", "c"),
+        ({"input": "p", "output": "c"}, "p", "c"),
+    ],
+)
+def test_rows_of_known_data_sets(row, prompt, answer):
+    assert prompt_fields(row, "output", "row") == {"input": prompt, "output": answer}
+
+
+def test_alpaca_says_whether_there_is_an_input():
+    row = {"instruction": "I", "input": "", "output": "O"}
+    assert "### Input" not in prompt_fields(row, "output", "r")["input"]
+    assert "### Input:\nX\n" in prompt_fields({**row, "input": "X"}, "output", "r")["input"]
+
+
+def folder(tmp_path, **files):
+    for name, rows in files.items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return SFTConfig(train=str(tmp_path), seed=3)
+
+
+def test_lines_are_read_where_they_lie(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"a": 1}\n\n{"a": 2}\n[1]\n{\n')
+    rows = JsonLines(tmp_path / "a.jsonl")
+    assert [rows[0], rows[1]] == [{"a": 1}, {"a": 2}]
+    with pytest.raises(InputError, match=r"a\.jsonl:4 is no map of fields"):
+        rows[2]
+    with pytest.raises(InputError, match=r"a\.jsonl:5 is not JSON"):
+        rows[3]
+
+
+def test_rows_are_set_apart_by_the_seed(tmp_path):
+    config = folder(tmp_path, training=[{"n": number} for number in range(20)])
+    splits = open_splits(config)
+    numbers = [[rows[number]["n"] for number in range(len(rows))] for rows in (splits.train, splits.validation)]
+    assert sorted([*numbers[0], *numbers[1]]) == list(range(20))
+    assert (len(numbers[1]), splits.test) == (2, None)
+    again = open_splits(config).validation
+    assert [again[0]["n"], again[1]["n"]] == numbers[1]
+    assert len(open_splits(replace(config, max_train_samples=5)).train) == 5
+    assert open_splits(replace(config, val_proportion=None)).validation is None
+
+
+def test_a_folders_own_rows_validate(tmp_path):
+    config = folder(tmp_path, training=[{"n": 1}], validation=[{"n": 2}], test=[{"n": 3}])
+    splits = open_splits(replace(config, do_test=True))
+    assert [rows[0]["n"] for rows in (splits.train, splits.validation, splits.test)] == [1, 2, 3]
+
+
+def test_data_that_are_not_there_are_named(tmp_path, monkeypatch):
+    with pytest.raises(InputError, match=r"holds no rows: put training\.jsonl there"):
+        open_splits(SFTConfig(train=str(tmp_path)))
+    (tmp_path / "a.txt").write_text("x")
+    with pytest.raises(InputError, match="is no file of rows"):
+        open_splits(SFTConfig(train=str(tmp_path / "a.txt")))
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(InputError, match=r"empty\.jsonl has no rows"):
+        open_splits(SFTConfig(train=str(tmp_path / "empty.jsonl")))
+
+
+MARKED = (
+    "{% for m in messages %}{{ m['role'] }}:"
+    "{% if m['role'] == 'assistant' %}{% generation %}{{ m['content'] }};{% endgeneration %}{% else %}{{ m['content'] }};{% endif %}{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+)
+PLAIN = (
+    "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }};{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+)
+REWRITES = "{{ messages | length }}{% for m in messages %}{{ m['content'] }}{% endfor %}"
+TALK = {
+    "messages": [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "bc"},
+        {"role": "user", "content": "d"},
+        {"role": "assistant", "content": "e"},
+    ]
+}
+
+
+@pytest.fixture(scope="module")
+def spelling(tmp_path_factory):
+    """A Hugging Face tokenizer folder that spells."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    letters = [chr(code) for code in range(32, 127)]
+    tokenizer = Tokenizer(models.WordLevel({"<e>": 0, **{each: n for n, each in enumerate(letters, start=1)}}, unk_token="<e>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens(["<e>"])
+    place = tmp_path_factory.mktemp("spelling")
+    tokenizer.save(str(place / "tokenizer.json"))
+    (place / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<e>"}))
+    return str(place)
+
+
+def talked(spelling, row, template, **config):
+    made = Samples(
+        Listed([row], "rows"),
+        SFTConfig(train="rows", chat_format=ChatConfig(template=template), **config),
+        Letters(),
+        tokenizer_model=spelling,
+        max_length=99,
+    )[0]
+    text = "".join("$" if token == 0 else chr(token + 31) for token in made.ids.tolist())
+    return "".join(letter if is_trained else "_" for letter, is_trained in zip(text, made.trained, strict=True))
+
+
+@pytest.mark.parametrize("template", [MARKED, PLAIN])
+def test_all_the_assistant_says_is_trained(spelling, template):
+    assert talked(spelling, TALK, template).replace("_", "") == "bc;e;$"
+    assert talked(spelling, TALK, template, loss_on="last_answer").replace("_", "") == "e;$"
+    assert talked(spelling, TALK, template, loss_on="all").startswith("user:a;assistant:bc;")
+
+
+def test_conversations_of_sharegpt(spelling):
+    row = {"system": "s", "conversations": [{"from": "Human", "value": "a"}, {"from": "gpt", "value": "b"}]}
+    assert talked(spelling, row, PLAIN, loss_on="all") == "system:s;user:a;assistant:b;$"
+
+
+@pytest.mark.parametrize(
+    ("row", "template", "said"),
+    [
+        (TALK, None, "has no chat template"),
+        (TALK, REWRITES, "rows, row 0: the chat template rewrites earlier turns"),
+        ({"messages": [{"role": "oracle", "content": "a"}]}, PLAIN, "'oracle' is no role"),
+        ({"messages": "a"}, PLAIN, "messages must be a list of maps"),
+    ],
+)
+def test_a_conversation_that_cannot_be_read_is_named(spelling, row, template, said):
+    with pytest.raises(InputError, match=said):
+        talked(spelling, row, template)
