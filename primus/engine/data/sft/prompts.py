@@ -39,7 +39,7 @@ class PromptReader:
         if not names or names[-1] != config.label_key or not template.endswith(f"{{{config.label_key}}}"):
             raise InputError(f"prompt_template {template!r} must end with {{{config.label_key}}}, the place of the answer")
         self._pieces = _PLACE.split(template)
-        joined, apart = tokenizer.tokenize("x y"), [*tokenizer.tokenize("x"), *tokenizer.tokenize("y")]
+        joined, apart = tokenizer.tokenize("1 2"), [*tokenizer.tokenize("1"), *tokenizer.tokenize("2")]
         self._keeps_blanks = joined != apart
 
     def read(self, row: Row, name: str) -> Parts:

@@ -94,7 +94,7 @@ class Samples:
 def _cut(parts: Parts, excess: int, *, left: bool) -> tuple[list[int], list[int]]:
     """Return the tokens before the answer, and the answer, without `excess` tokens.
 
-    The parts that are to lose tokens first share the loss evenly; what they do not have the answer loses at its end, and then the rest.
+    The parts that are to lose tokens first share the loss evenly; what they do not have the answer loses, then the others.
     """
     before, answer = [list(part) for part in parts.before], parts.answer
     chosen = [before[number] for number in parts.cut_first]

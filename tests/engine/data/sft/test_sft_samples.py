@@ -163,7 +163,9 @@ def test_data_that_are_not_there_are_named(tmp_path, monkeypatch):
 
 MARKED = (
     "{% for m in messages %}{{ m['role'] }}:"
-    "{% if m['role'] == 'assistant' %}{% generation %}{{ m['content'] }};{% endgeneration %}{% else %}{{ m['content'] }};{% endif %}{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+    "{% if m['role'] == 'assistant' %}{% generation %}{{ m['content'] }};{% endgeneration %}"
+    "{% else %}{{ m['content'] }};{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
 )
 PLAIN = (
     "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }};{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
