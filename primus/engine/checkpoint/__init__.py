@@ -13,6 +13,7 @@ torch.
 - `compare.py`: what the checkpoint holds against what the run asks for
 - `adapters.py`, `fingerprint.py`: whether adapters belong to the base that a run has
 - `save.py`, `load.py`: all of it together
+- `merged.py`: adapters and their base as one model
 - `progress.py`: `progress.txt`
 - `hf/`: weights to and from Hugging Face folders
 """

@@ -11,5 +11,6 @@
 - `likeness.py`: whether two models are the same function
 - `fit.py`: whether a folder holds the model of a run
 - `new_folder.py`: all or nothing
+- `original.py`: the folder that weights once came from
 - `exchange.py`: `import_hf` and `export_hf`
 """

@@ -6,11 +6,9 @@ tensor. Values are copied bit by bit in their dtype.
 
 import json
 import logging
-import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -19,18 +17,22 @@ from primus.engine.checkpoint import dist_format
 from primus.engine.checkpoint.compare import difference, refusal
 from primus.engine.checkpoint.dist_format import Piece, Stored
 from primus.engine.checkpoint.dist_plan import Box
-from primus.engine.checkpoint.folder import RELEASE, TRACKER, format_of, iteration_folder, newest, read_tracker, write_durably
+from primus.engine.checkpoint.folder import RELEASE, TRACKER, write_durably
 from primus.engine.checkpoint.hf.describe import described
-from primus.engine.checkpoint.hf.likeness import differences
 from primus.engine.checkpoint.hf.names import copies_of, listed, row_of
-from primus.engine.checkpoint.hf.read import CONFIG, ORIGINAL, model_in, model_of, read_config
+from primus.engine.checkpoint.hf.original import as_original, checkpoint_folder, copy_others, known_original
+from primus.engine.checkpoint.hf.read import CONFIG, ORIGINAL, model_in
 from primus.engine.checkpoint.hf.shapes import global_shapes
 from primus.engine.checkpoint.hf.target import Planned, write_safetensors
-from primus.engine.checkpoint.hf.weights import HFWeights, scattered, their_tensors
-from primus.engine.checkpoint.load import open_checkpoint
+from primus.engine.checkpoint.hf.weights import HFSource, HFWeights, scattered, their_tensors
+from primus.engine.checkpoint.load import Source, open_checkpoint
+from primus.engine.checkpoint.merged import MergedSource, check_base
 from primus.engine.checkpoint.save import saved_layout, seal
+from primus.engine.checkpoint.start import find_base
 from primus.engine.checkpoint.state import TrainState
+from primus.engine.config import CheckpointConfig
 from primus.engine.config.model import ModelConfig
+from primus.engine.config.peft import PEFTConfig
 from primus.engine.config.serialize import from_dict, to_dict
 from primus.engine.parallel.mesh import single_mesh
 from primus.engine.parallel.sharding import Chunk, Shards
@@ -43,7 +45,6 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 MAX_FILE_BYTES = 5_000_000_000
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".index.json")
 
 
 def import_hf(source: Path, out: Path) -> None:
@@ -66,28 +67,30 @@ def import_hf(source: Path, out: Path) -> None:
         "has_rng": False,
     }
     seal(folder, records, common)
-    _copy_others(source, out / ORIGINAL)
+    copy_others(source, out / ORIGINAL)
     write_durably(out / TRACKER, RELEASE.encode())
 
 
 def export_hf(checkpoint: Path, out: Path, *, original: Path | None = None, max_file_bytes: int = MAX_FILE_BYTES) -> None:
-    """Write weights, `config.json` and tokenizer of a checkpoint into the empty folder `out`.
+    """Write weights, `config.json` and tokenizer of a checkpoint into the empty folder `out`; adapters are merged.
 
     `original` is the folder that the weights came from, whose other files go on; an imported checkpoint, and a run that takes
     its tokenizer from such a folder, know it. InputError if no known family is the model, or the checkpoint lacks weights.
     """
-    folder = _newest(checkpoint)
+    folder = checkpoint_folder(checkpoint)
     source = open_checkpoint(folder, single_mesh(), None)
     container = source.common["container"]
     model: ModelConfig = from_dict(container["model"], ModelConfig, "model")
+    if source.common.get("base") is not None:
+        source = _with_base(source, model)
     shapes, held = global_shapes(model), source.shapes()
     problems = refusal(folder, difference(shapes, held, with_optimizer=False), "raise_all")
     if problems:
         raise InputError(problems)
     dtypes = source.dtypes()
     dtype = str(dtypes["embedding.word_embeddings.weight"]).removeprefix("torch.")
-    original = original or _known_original(checkpoint, container)
-    family, content = described(model, dtype) if original is None else _as_original(original, model, dtype)
+    original = original or known_original(checkpoint, container)
+    family, content = described(model, dtype) if original is None else as_original(original, model, dtype)
     plan = {
         theirs: Planned(shape, dtypes[name])
         for name, ours in shapes.items()
@@ -103,7 +106,20 @@ def export_hf(checkpoint: Path, out: Path, *, original: Path | None = None, max_
     write_safetensors(out, plan, tensors(), max_file_bytes=max_file_bytes)
     write_durably(out / CONFIG, (json.dumps(content, indent=2) + "\n").encode())
     if original is not None:
-        _copy_others(original, out)
+        copy_others(original, out)
+
+
+def _with_base(adapters: Source, model: ModelConfig) -> Source:
+    """Return the model that a checkpoint of adapters makes of the base that it names."""
+    record, mesh = adapters.common["base"], single_mesh()
+    if record["path"] is None:
+        raise InputError("the adapters stand beside random weights, which no file holds: they cannot be merged")
+    start = find_base(CheckpointConfig(pretrained_checkpoint=record["path"]))
+    assert start is not None
+    base = HFSource(start.folder) if start.is_hugging_face else open_checkpoint(start.folder, mesh, None)
+    check_base(base, record, model)
+    peft: PEFTConfig = from_dict(adapters.common["container"]["peft"], PEFTConfig, "peft")
+    return MergedSource(base, adapters, peft, model)
 
 
 def _pieces(family: str, weights: HFWeights, stored: Mapping[str, Stored], model: ModelConfig) -> Iterator[Piece]:
@@ -124,48 +140,3 @@ def _with_copies(name: str, theirs: Mapping[str, _T], model: ModelConfig) -> Ite
     yield from theirs.items()
     for copy in copies_of(name, model):
         yield copy, next(iter(theirs.values()))
-
-
-def _newest(checkpoint: Path) -> Path:
-    """Return the folder of a checkpoint: given itself, or the newest under it."""
-    if format_of(checkpoint):
-        return checkpoint
-    if read_tracker(checkpoint) == RELEASE and format_of(checkpoint / RELEASE):
-        return checkpoint / RELEASE
-    iteration, notice = newest(checkpoint)
-    if iteration is None:
-        raise InputError(f"{checkpoint} holds no complete checkpoint; give the folder that a run saves into, or one of its own")
-    if notice:
-        log.warning("%s", notice)
-    return iteration_folder(checkpoint, iteration)
-
-
-def _known_original(checkpoint: Path, container: Mapping[str, Any]) -> Path | None:
-    candidates = [checkpoint / ORIGINAL, checkpoint.parent / ORIGINAL]
-    tokenizer = container.get("tokenizer", {}).get("model")
-    if tokenizer:
-        candidates.append(Path(tokenizer))
-    return next((folder for folder in candidates if (folder / CONFIG).is_file()), None)
-
-
-def _as_original(original: Path, model: ModelConfig, dtype: str) -> tuple[str, dict[str, Any]]:
-    """Return the family and the `config.json` of the original, but for the dtype; InputError if that is another model."""
-    content, where = read_config(original), original / CONFIG
-    family, theirs = model_of(content, str(where))
-    own: dict[str, Any] = {"dtype" if "dtype" in content else "torch_dtype": dtype}
-    if theirs.mtp.num_layers > model.mtp.num_layers:
-        # The run did without them.
-        theirs, own = replace(theirs, mtp=model.mtp), {**own, "num_nextn_predict_layers": model.mtp.num_layers}
-    problems = [f"{path} is {ours} in the checkpoint and {its} in {where}" for path, ours, its in differences(model, theirs)]
-    if problems:
-        raise InputError([*problems, f"the weights are not of the model in {original}; --hf-path gives another folder"])
-    return family, {**content, **own}
-
-
-def _copy_others(source: Path, target: Path) -> None:
-    """Copy the files that are no weights: tokenizer, generation settings, licence; `config.json` if it is not there."""
-    target.mkdir(exist_ok=True)
-    for file in sorted(source.iterdir()):
-        belongs = file.is_file() and not file.name.startswith(".") and not file.name.endswith(_WEIGHTS)
-        if belongs and not (target / file.name).exists():
-            shutil.copyfile(file, target / file.name)

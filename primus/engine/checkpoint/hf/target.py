@@ -37,10 +37,15 @@ class Planned:
 
 
 def write_safetensors(
-    folder: Path, plan: Mapping[str, Planned], tensors: Iterable[tuple[str, Tensor]], *, max_file_bytes: int
+    folder: Path,
+    plan: Mapping[str, Planned],
+    tensors: Iterable[tuple[str, Tensor]],
+    *,
+    max_file_bytes: int,
+    stem: str = "model",
 ) -> None:
     """Write the planned tensors, which come in the order of the plan; with an index if one file does not hold them."""
-    files = _named(_cut(plan, max_file_bytes))
+    files = _named(_cut(plan, max_file_bytes), stem)
     arriving = iter(tensors)
     for file, names in files.items():
         _write_file(folder / file, {name: plan[name] for name in names}, arriving)
@@ -49,7 +54,7 @@ def write_safetensors(
             "metadata": {"total_size": sum(planned.num_bytes for planned in plan.values())},
             "weight_map": {name: file for file, names in files.items() for name in names},
         }
-        write_durably(folder / "model.safetensors.index.json", json.dumps(index, indent=2).encode())
+        write_durably(folder / f"{stem}.safetensors.index.json", json.dumps(index, indent=2).encode())
 
 
 def _write_file(path: Path, plan: Mapping[str, Planned], arriving: Iterator[tuple[str, Tensor]]) -> None:
@@ -94,8 +99,8 @@ def _cut(plan: Mapping[str, Planned], max_file_bytes: int) -> list[list[str]]:
     return files
 
 
-def _named(files: list[list[str]]) -> dict[str, list[str]]:
+def _named(files: list[list[str]], stem: str) -> dict[str, list[str]]:
     count = len(files)
     if count == 1:
-        return {"model.safetensors": files[0]}
-    return {f"model-{number:05d}-of-{count:05d}.safetensors": names for number, names in enumerate(files, 1)}
+        return {f"{stem}.safetensors": files[0]}
+    return {f"{stem}-{number:05d}-of-{count:05d}.safetensors": names for number, names in enumerate(files, 1)}

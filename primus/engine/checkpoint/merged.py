@@ -1,0 +1,131 @@
+"""`MergedSource`: the checkpoint of adapters and that of their base, read as the whole model that they are together."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from primus.engine.checkpoint.fingerprint import digest, sums
+from primus.engine.checkpoint.hf.forms import runs
+from primus.engine.checkpoint.hf.shapes import global_dtypes
+from primus.engine.checkpoint.load import Source
+from primus.engine.config.model import ModelConfig
+from primus.engine.config.peft import PEFTConfig
+from primus.engine.kernels.low_rank import merged
+from primus.engine.parallel.mesh import Mesh
+from primus.engine.parallel.sharding import Chunk, Shards
+from primus.errors import InputError
+
+__all__ = ["PARTS", "MergedSource", "adapted_linears", "check_base", "whole"]
+
+Shape = tuple[int, ...]
+
+PARTS = {"linear_qkv": ("q", "k", "v"), "linear_fc1": ("gate", "up")}
+"""Parts of a linear that may have an adapter each, in the order of the forms of their rows."""
+_FACTOR = re.compile(r"(.+)\.adapter\.(?:adapter_(\w+)\.)?(linear_in\.weight|linear_out\.weight|weight_magnitude)")
+
+
+class MergedSource:
+    """Adapted weights are made as they are asked for, one whole matrix at a time; all others are the base's."""
+
+    def __init__(self, base: Source, adapters: Source, peft: PEFTConfig, model: ModelConfig) -> None:
+        """InputError if ranks have parts of either apart, so that none can read a whole matrix."""
+        if not (base.is_shared and adapters.is_shared):
+            raise InputError(
+                "adapters are merged from checkpoints of ckpt_format torch_dist: go on from this one and save in it"
+            )
+        self._base, self._adapters, self._peft, self._model = base, adapters, peft, model
+        self.common: Mapping[str, Any] = adapters.common
+        self.is_shared = True
+        self._linears = adapted_linears(adapters.shapes())
+
+    def shapes(self) -> dict[str, Shape]:
+        """Return those of the base."""
+        return self._base.shapes()
+
+    def dtypes(self) -> dict[str, torch.dtype]:
+        """Return those of the base."""
+        return self._base.dtypes()
+
+    def load(self, tensors: Mapping[str, Shards]) -> None:
+        """Fill this process's rectangles."""
+        adapted = {name: shards for name, shards in tensors.items() if name.removesuffix(".weight") in self._linears}
+        self._base.load({name: shards for name, shards in tensors.items() if name not in adapted})
+        for name, shards in adapted.items():
+            value = self._merged(name)
+            for chunk in shards.chunks:
+                part = tuple(slice(low, low + size) for low, size in zip(chunk.offsets, chunk.data.shape, strict=True))
+                chunk.data.copy_(value[part])
+
+    def rng(self, mesh: Mesh, data_rank: int) -> dict[str, Any] | None:
+        """Return a rank's random states."""
+        return self._adapters.rng(mesh, data_rank)
+
+    def _merged(self, name: str) -> Tensor:
+        linear = name.removesuffix(".weight")
+        weight, prefix = whole(self._base, name), f"{linear}.adapter."
+        parts = self._linears[linear]
+        if parts == {""}:
+            a, b = (whole(self._adapters, f"{prefix}{factor}.weight") for factor in ("linear_in", "linear_out"))
+            rank = a.shape[-2]
+        else:
+            a, b = self._fused(linear, sorted(parts), weight.shape[0])
+            rank = len(a) // len(parts)
+        magnitude = whole(self._adapters, f"{prefix}weight_magnitude") if self._peft.scheme == "dora" else None
+        return merged(weight, a, b, scale=self._peft.alpha / rank, magnitude=magnitude)
+
+    def _fused(self, linear: str, parts: list[str], rows: int) -> tuple[Tensor, Tensor]:
+        """Return A of all parts below one another, and B with zeros where a row has another part."""
+        names = PARTS[linear.rpartition(".")[2]]
+        pairs = [
+            [
+                whole(self._adapters, f"{linear}.adapter.adapter_{part}.{factor}.weight")
+                for factor in ("linear_in", "linear_out")
+            ]
+            for part in parts
+        ]
+        a = torch.cat([first for first, _ in pairs])
+        rank, b = len(a) // len(parts), a.new_zeros(rows, len(a))
+        for run in runs("qkv" if len(names) == 3 else "halves", rows, self._model):
+            if (part := names[run.part]) in parts:
+                at = parts.index(part)
+                theirs = pairs[at][1][run.their_slice(run.ours, run.ours + run.length)]
+                b[run.ours : run.ours + run.length, at * rank : (at + 1) * rank] = theirs
+        return a, b
+
+
+def adapted_linears(names: Mapping[str, Any]) -> dict[str, set[str]]:
+    """Return the linears that have adapters among the tensors of a checkpoint, with their parts; {""}: one for all of it."""
+    found: dict[str, set[str]] = {}
+    for name in names:
+        match = None if name.startswith("optimizer.") else _FACTOR.fullmatch(name)
+        if match is not None:
+            found.setdefault(match[1], set()).add(match[2] or "")
+    return found
+
+
+def whole(source: Source, name: str) -> Tensor:
+    """Read a whole tensor."""
+    shape, dtype = source.shapes()[name], source.dtypes()[name]
+    value = torch.empty(shape, dtype=dtype)
+    source.load({name: Shards(shape, dtype, [Chunk((0,) * len(shape), value)])})
+    return value
+
+
+def check_base(source: Source, record: Mapping[str, Any], model: ModelConfig) -> None:
+    """InputError if a base is not the one that a checkpoint of adapters names by its fingerprint."""
+    if record["fingerprint"] is None:
+        return
+    dtype = getattr(torch, str(record["dtype"]).removeprefix("torch."))
+    totals: dict[str, int] = {}
+    for name, cast in global_dtypes(model, dtype).items():
+        value = whole(source, name).to(cast)
+        totals[name] = sum(sums(Shards(tuple(value.shape), cast, [Chunk((0,) * value.dim(), value)])).values())
+    found = digest(totals)
+    if found != record["fingerprint"]:
+        raise InputError(
+            f"the adapters were trained on {record['path']} (fingerprint {record['fingerprint']}), and the base there has "
+            f"{found}: give the base that they need"
+        )

@@ -1,0 +1,165 @@
+"""Adapters that divided runs have trained go to the peft library and back, and into whole models, with equal logits."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hf_runs import RECORDED, hf_container
+from ranks import run_ranks
+from runs import train_rank
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from primus.engine.checkpoint.hf.exchange import export_hf
+from primus.engine.checkpoint.hf.new_folder import new_folder
+from primus.engine.checkpoint.hf.peft_format import export_peft, import_peft
+from primus.engine.checkpoint.load import open_checkpoint
+from primus.engine.checkpoint.merged import whole
+from primus.engine.config import ConfigContainer, PEFTConfig
+from primus.engine.parallel.mesh import single_mesh
+from primus.errors import InputError
+
+# The library's own, of a name that transformers gave up.
+pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+LORA = PEFTConfig(dim=4, alpha=8.0)
+CANONICAL = replace(LORA, scheme="canonical_lora", target_modules=("linear_q", "linear_v", "linear_fc1_up", "linear_proj"))
+DORA = replace(LORA, scheme="dora")
+LAYER = replace(LORA, target_modules=("*.layers.1.*.linear_qkv", "linear_fc2"))
+
+
+def trained(folder: Path, name: str, peft: PEFTConfig, ranks: int = 1, **layout: Any) -> Path:
+    """Return the checkpoints of a short run with adapters, which has moved B far from zero."""
+    keys = {"train_iters": 2, "lr": 5.0e-2, "save": str(folder / "saved"), "save_interval": 2}
+    config: ConfigContainer = replace(hf_container(folder, RECORDED / name, ranks, "tuned", **keys, **layout), peft=peft)
+    run_ranks(train_rank, ranks, config)
+    return folder / "saved"
+
+
+@torch.no_grad()
+def logits(model: Any) -> Tensor:
+    ids = torch.arange(3, 35).view(2, 16)
+    return model.eval()(ids).logits  # type: ignore[no-any-return]
+
+
+def adapters(checkpoint: Path) -> dict[str, Tensor]:
+    source = open_checkpoint(checkpoint, single_mesh(), None)
+    return {name: whole(source, name) for name in source.shapes() if not name.startswith("optimizer.")}
+
+
+@pytest.mark.parametrize(
+    ("name", "peft", "ranks", "layout"),
+    [
+        ("llama", LORA, 2, {"tensor_model_parallel_size": 2}),
+        ("qwen2", CANONICAL, 2, {"pipeline_model_parallel_size": 2}),
+        ("qwen3", DORA, 1, {}),
+        ("llama", LAYER, 1, {}),
+        ("deepseek_v3", replace(LORA, target_modules=("linear_kv_up_proj", "linear_q_down_proj")), 1, {}),
+    ],
+)
+def test_adapters_leave_and_come_back(name: str, peft: PEFTConfig, ranks: int, layout: dict[str, Any], tmp_path: Path) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    saved = trained(tmp_path, name, peft, ranks, **layout)
+    for verb, export in (("peft", export_peft), ("merged", export_hf)):
+        with new_folder(tmp_path / verb) as folder:
+            export(saved, folder)
+    base = AutoModelForCausalLM.from_pretrained(RECORDED / name, dtype=torch.float32)
+    before = logits(base)
+    adapted = PeftModel.from_pretrained(base, tmp_path / "peft")
+    loaded = {key for key, value in adapted.named_parameters() if "lora_" in key}
+    assert len(loaded) == len(load_file(tmp_path / "peft" / "adapter_model.safetensors"))
+    after = logits(adapted)
+    assert (after - before).abs().max() > 1e-3
+    merged = logits(AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32))
+    assert (merged - after).abs().max() < 1e-5 * after.abs().max()
+    with new_folder(tmp_path / "back") as folder:
+        import_peft(tmp_path / "peft", RECORDED / name, folder)
+    ours, back = adapters(saved / "iter_0000002"), adapters(tmp_path / "back" / "release")
+    assert ours.keys() == back.keys()
+    assert all(torch.equal(ours[key], back[key]) for key in ours)
+    said = json.loads((tmp_path / "back" / "peft.json").read_text())
+    assert (said["scheme"], said["dim"], said["alpha"]) == (peft.scheme, 4, 8.0)
+
+
+def test_imported_adapters_are_where_a_run_starts(tmp_path: Path) -> None:
+    """With a rate of zero it saves what came in, though what it says of its targets is spelled otherwise."""
+    saved = trained(tmp_path, "qwen2", CANONICAL)
+    with new_folder(tmp_path / "peft") as folder:
+        export_peft(saved, folder)
+    with new_folder(tmp_path / "ckpt") as folder:
+        import_peft(tmp_path / "peft", RECORDED / "qwen2", folder)
+    said = json.loads((tmp_path / "ckpt" / "peft.json").read_text())
+    peft = replace(CANONICAL, target_modules=tuple(said["target_modules"]))
+    config = hf_container(
+        tmp_path,
+        RECORDED / "qwen2",
+        1,
+        "again",
+        train_iters=1,
+        lr=0.0,
+        min_lr=0.0,
+        save=str(tmp_path / "kept"),
+        save_interval=1,
+    )
+    checkpoint = replace(config.checkpoint, load=str(tmp_path / "ckpt"))
+    run_ranks(train_rank, 1, replace(config, peft=peft, checkpoint=checkpoint))
+    before, after = adapters(saved / "iter_0000002"), adapters(tmp_path / "kept" / "iter_0000001")
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_merge_with_another_base_is_refused(tmp_path: Path) -> None:
+    shutil.copytree(RECORDED / "llama", tmp_path / "hf")
+    config = hf_container(tmp_path, tmp_path / "hf", 1, "tuned", train_iters=1, save=str(tmp_path / "saved"), save_interval=1)
+    run_ranks(train_rank, 1, replace(config, peft=LORA))
+    tensors = load_file(tmp_path / "hf" / "model.safetensors")
+    tensors["model.norm.weight"][0] += 1
+    save_file(tensors, tmp_path / "hf" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match="give the base that they need"), new_folder(tmp_path / "out") as folder:
+        export_hf(tmp_path / "saved", folder)
+
+
+def test_adapters_of_experts_are_merged_and_not_exported(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    saved = trained(tmp_path, "qwen3_moe", LORA)
+    with pytest.raises(InputError, match=r"no adapters of decoder\.layers\..*experts.*export-hf` merges"):
+        export_peft(saved, tmp_path)
+    with new_folder(tmp_path / "merged") as folder:
+        export_hf(saved, folder)
+    base = logits(AutoModelForCausalLM.from_pretrained(RECORDED / "qwen3_moe", dtype=torch.float32))
+    merged = logits(AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32))
+    assert (merged - base).abs().max() > 1e-3
+
+
+def test_what_adapters_of_ours_cannot_be_is_refused(tmp_path: Path) -> None:
+    saved = trained(tmp_path, "llama", LORA)
+    with new_folder(tmp_path / "peft") as folder:
+        export_peft(saved, folder)
+    file, weights = tmp_path / "peft" / "adapter_config.json", tmp_path / "peft" / "adapter_model.safetensors"
+    content, tensors = json.loads(file.read_text()), load_file(weights)
+    (tmp_path / "out").mkdir()
+    file.write_text(json.dumps({**content, "bias": "all", "modules_to_save": ["lm_head"]}))
+    with pytest.raises(InputError, match=r"bias is all; only none can be read(.|\n)*modules_to_save is \['lm_head'\]"):
+        import_peft(tmp_path / "peft", RECORDED / "llama", tmp_path / "out")
+    file.write_text(json.dumps({**content, "use_dora": True}))
+    name = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
+    save_file({**tensors, name: tensors[name] + 1}, weights)
+    with pytest.raises(InputError, match="all must have an adapter, with one lora_A"):
+        import_peft(tmp_path / "peft", RECORDED / "llama", tmp_path / "out")
+    file.write_text(json.dumps(content))
+    save_file({**tensors, "base_model.model.lm_head.lora_A.weight": torch.zeros(4, 4)}, weights)
+    with pytest.raises(InputError, match="no linears that can be adapted here called lm_head"):
+        import_peft(tmp_path / "peft", RECORDED / "llama", tmp_path / "out")
+
+
+def test_a_whole_model_has_no_adapters_to_export(tmp_path: Path) -> None:
+    config = hf_container(tmp_path, RECORDED / "llama", 1, "full", train_iters=1, save=str(tmp_path / "saved"), save_interval=1)
+    run_ranks(train_rank, 1, config)
+    with pytest.raises(InputError, match="holds a whole model and no adapters; `primus checkpoint export-hf`"):
+        export_peft(tmp_path / "saved", tmp_path)
