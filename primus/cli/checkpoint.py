@@ -1,9 +1,10 @@
-"""`primus checkpoint import-hf | export-hf`: between folders of Hugging Face and checkpoints of ours.
+"""`primus checkpoint import-hf | export-hf | import-peft | export-peft`: between Hugging Face folders and our checkpoints.
 
 What is wrong with `config.json` or an experiment is said here; the weights move in a process of their own, which writes into
 a folder that gets its name only when all is there.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -21,15 +22,26 @@ from primus.engine.checkpoint.hf.likeness import differences
 from primus.engine.checkpoint.hf.new_folder import new_folder
 from primus.engine.checkpoint.hf.read import CONFIG, ORIGINAL, check_extent, model_in
 from primus.engine.config.model import ModelConfig
-from primus.errors import ConfigError, RunError
+from primus.errors import ConfigError, InputError, RunError
+from primus.hub import model_folder
 
 __all__ = ["app"]
 
-app = typer.Typer(name="checkpoint", help="Exchange weights with Hugging Face folders.", no_args_is_help=True)
+app = typer.Typer(name="checkpoint", help="Exchange weights and adapters with Hugging Face folders.", no_args_is_help=True)
 
 PRESET = "model.yaml"
+ADAPTER_CONFIG = "adapter_config.json"
 _TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
+Checkpoint = Annotated[
+    Path, typer.Argument(metavar="CKPT", help="Folder that a run saves into, or one checkpoint in it.", show_default=False)
+]
+Original = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="Folder that the weights once came from; its other files go on.", show_default="if known"
+    ),
+]
 Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder to make.", show_default=False)]
 
 
@@ -63,21 +75,63 @@ def import_hf(
 
 @app.command("export-hf")
 def export_hf(
-    checkpoint: Annotated[
-        Path, typer.Argument(metavar="CKPT", help="Folder that a run saves into, or one checkpoint in it.", show_default=False)
-    ],
+    checkpoint: Checkpoint,
     out: Out,
-    hf_path: Annotated[
+    hf_path: Original = None,
+    base: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="Folder that the weights once came from; its other files go on.", show_default="if known"
+            metavar="FOLDER", help="Where the weights lie that adapters stand beside.", show_default="as the run found"
         ),
     ] = None,
 ) -> None:
-    """Make a Hugging Face folder of a checkpoint."""
+    """Make a Hugging Face folder of a checkpoint; adapters are merged into the weights that they stand beside."""
+    options = {"--original": hf_path, "--base": base}
     with leaving_on_sigterm(), new_folder(out) as folder:
-        _run(exchange_command("export", checkpoint, folder, {} if hf_path is None else {"--original": hf_path}))
+        _run(exchange_command("export", checkpoint, folder, {name: path for name, path in options.items() if path}))
     typer.echo(str(out))
+
+
+@app.command("export-peft")
+def export_peft(checkpoint: Checkpoint, out: Out, hf_path: Original = None) -> None:
+    """Make a folder of the peft library of the adapters in a checkpoint."""
+    with leaving_on_sigterm(), new_folder(out) as folder:
+        _run(exchange_command("export-peft", checkpoint, folder, {"--original": hf_path} if hf_path else {}))
+    typer.echo(str(out))
+
+
+@app.command("import-peft")
+def import_peft(
+    peft_path: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Folder with adapter_config.json and safetensors.", show_default=False)
+    ],
+    out: Out,
+    hf_path: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Model that the adapters are of.", show_default="the one that the folder names"),
+    ] = None,
+) -> None:
+    """Make a checkpoint of the adapters in a folder of the peft library."""
+    base = model_folder(hf_path or _named_base(peft_path), weights=False)
+    with leaving_on_sigterm(), new_folder(out) as folder:
+        _run(exchange_command("import-peft", peft_path, folder, {"--base": base}))
+    peft = json.loads((out / "peft.json").read_text(encoding="utf-8"))
+    typer.echo(f"{out}: adapters; a run on {base} starts from them with")
+    words = {"peft": peft["scheme"], "peft_dim": peft["dim"], "peft_alpha": peft["alpha"]}
+    words |= {"peft_target_modules": peft["target_modules"], "load": str(out.absolute())}
+    for key, value in words.items():
+        typer.echo(f"  {key}: {json.dumps(value)}")
+
+
+def _named_base(folder: Path) -> str:
+    """Return the name of the model in the configuration of adapters; what is wrong with that its reader tells."""
+    try:
+        name = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8")).get("base_model_name_or_path")
+    except (OSError, ValueError, AttributeError) as error:
+        raise InputError(f"{folder / ADAPTER_CONFIG} cannot be read: {error}") from error
+    if not name:
+        raise InputError(f"{folder / ADAPTER_CONFIG} names no base_model_name_or_path; give the model with --hf-path")
+    return str(name)
 
 
 def _run(command: list[str]) -> None:

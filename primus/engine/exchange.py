@@ -1,4 +1,4 @@
-"""`python -m primus.engine.exchange import|export`: weights from a Hugging Face folder into a checkpoint, or back.
+"""`python -m primus.engine.exchange VERB`: weights or adapters from a Hugging Face folder into a checkpoint, or back.
 
 The command line calls it: it gives an empty folder to write into, and takes the folder over if the exit code is 0.
 """
@@ -23,12 +23,7 @@ def main(arguments: list[str]) -> int:
     options = _options(arguments)
     logs.configure(console_level="WARNING")
     try:
-        from primus.engine.checkpoint.hf.exchange import export_hf, import_hf
-
-        if options.verb == "import":
-            import_hf(options.source, options.out)
-        else:
-            export_hf(options.source, options.out, original=options.original)
+        _move(options)
     except PrimusError as error:
         problems = error.problems if isinstance(error, InputError) else (str(error),)
         for problem in problems:
@@ -43,12 +38,28 @@ def main(arguments: list[str]) -> int:
     return EXIT_DONE
 
 
+def _move(options: argparse.Namespace) -> None:
+    from primus.engine.checkpoint.hf.exchange import export_hf, import_hf
+    from primus.engine.checkpoint.hf.peft_format import export_peft, import_peft
+
+    match options.verb:
+        case "import":
+            import_hf(options.source, options.out)
+        case "export":
+            export_hf(options.source, options.out, original=options.original, base=options.base)
+        case "import-peft":
+            import_peft(options.source, options.base, options.out)
+        case "export-peft":
+            export_peft(options.source, options.out, original=options.original)
+
+
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="primus.engine.exchange")
-    parser.add_argument("verb", choices=("import", "export"))
+    parser.add_argument("verb", choices=("import", "export", "import-peft", "export-peft"))
     parser.add_argument("source", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--original", type=Path, default=None)
+    parser.add_argument("--base", type=Path, default=None)
     return parser.parse_args(arguments)
 
 

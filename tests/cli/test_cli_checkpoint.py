@@ -123,3 +123,71 @@ def test_more_than_a_folder_can_hold_is_refused_at_once(
     assert refused.code == 2
     assert f"error: hf/config.json: {asked} is 10000000, and all the weights in hf are " in refused.err
     assert not (folder / "ckpt").exists()
+
+
+@pytest.mark.usefixtures("here")
+def test_adapters_come_in_and_go_out(primus: Primus, folder: Path) -> None:
+    """Their model is the one that the folder names, or another name for it."""
+    source = folder / "peft"
+    _write_adapters(source, base=str(RECORDED / "llama"))
+    done = primus("checkpoint", "import-peft", "--peft-path", "peft", "--out", "ckpt")
+    assert (done.code, done.err) == (0, "")
+    assert 'peft: "canonical_lora"' in done.out
+    assert 'peft_target_modules: ["linear_q"]' in done.out
+    assert f'load: "{folder / "ckpt"}"' in done.out
+    assert primus("checkpoint", "export-peft", "ckpt", "--out", "again").code == 0
+    assert _content(folder / "again" / "adapter_model.safetensors") == _content(source / "adapter_model.safetensors")
+    assert _content(folder / "again" / "adapter_config.json") == _content(source / "adapter_config.json")
+    assert primus("checkpoint", "export-hf", "ckpt", "--out", "merged").code == 0
+    base = _content(RECORDED / "llama" / "model.safetensors")
+    merged = _content(folder / "merged" / "model.safetensors")
+    assert isinstance(base, dict)
+    assert isinstance(merged, dict)
+    changed = {name for name in base if base[name] != merged[name]}
+    assert {name.rpartition("layers.")[2].partition(".")[2] for name in changed} == {"self_attn.q_proj.weight"}
+
+
+def test_adapters_without_a_known_model_are_refused(primus: Primus, folder: Path) -> None:
+    _write_adapters(folder / "peft", base=None)
+    refused = primus("checkpoint", "import-peft", "--peft-path", "peft", "--out", "ckpt")
+    assert refused.code == 2
+    assert "names no base_model_name_or_path; give the model with --hf-path" in refused.err
+    refused = primus("checkpoint", "import-peft", "--peft-path", "nowhere", "--out", "ckpt")
+    assert refused.code == 2
+    assert "nowhere/adapter_config.json cannot be read" in refused.err
+
+
+def _write_adapters(folder: Path, *, base: str | None) -> None:
+    """Write adapters of all queries of the recorded Llama."""
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    shape = json.loads((RECORDED / "llama" / "config.json").read_text())
+    h, heads = shape["hidden_size"], shape["num_attention_heads"]
+    rows = heads * shape.get("head_dim", h // heads)
+    folder.mkdir()
+    random, tensors = np.random.default_rng(1), {}
+    for number in range(shape["num_hidden_layers"]):
+        stem = f"base_model.model.model.layers.{number}.self_attn.q_proj.lora_"
+        tensors[f"{stem}A.weight"] = random.normal(size=(4, h)).astype(np.float32)
+        tensors[f"{stem}B.weight"] = random.normal(size=(rows, 4)).astype(np.float32)
+    save_file(tensors, folder / "adapter_model.safetensors")
+    content = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": 4,
+        "lora_alpha": 8,
+        "lora_dropout": 0.0,
+        "target_modules": ["q_proj"],
+        "use_dora": False,
+        "use_rslora": False,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "init_lora_weights": True,
+        "modules_to_save": None,
+        "rank_pattern": {},
+        "alpha_pattern": {},
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(content))

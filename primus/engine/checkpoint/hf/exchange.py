@@ -71,18 +71,26 @@ def import_hf(source: Path, out: Path) -> None:
     write_durably(out / TRACKER, RELEASE.encode())
 
 
-def export_hf(checkpoint: Path, out: Path, *, original: Path | None = None, max_file_bytes: int = MAX_FILE_BYTES) -> None:
+def export_hf(
+    checkpoint: Path,
+    out: Path,
+    *,
+    original: Path | None = None,
+    base: Path | None = None,
+    max_file_bytes: int = MAX_FILE_BYTES,
+) -> None:
     """Write weights, `config.json` and tokenizer of a checkpoint into the empty folder `out`; adapters are merged.
 
     `original` is the folder that the weights came from, whose other files go on; an imported checkpoint, and a run that takes
-    its tokenizer from such a folder, know it. InputError if no known family is the model, or the checkpoint lacks weights.
+    its weights or its tokenizer from such a folder, know it. `base` is where the weights lie that adapters need, if they were
+    moved. InputError if no known family is the model, or the checkpoint lacks weights.
     """
     folder = checkpoint_folder(checkpoint)
     source = open_checkpoint(folder, single_mesh(), None)
     container = source.common["container"]
     model: ModelConfig = from_dict(container["model"], ModelConfig, "model")
     if source.common.get("base") is not None:
-        source = _with_base(source, model)
+        source = _with_base(source, model, base)
     shapes, held = global_shapes(model), source.shapes()
     problems = refusal(folder, difference(shapes, held, with_optimizer=False), "raise_all")
     if problems:
@@ -109,17 +117,18 @@ def export_hf(checkpoint: Path, out: Path, *, original: Path | None = None, max_
         copy_others(original, out)
 
 
-def _with_base(adapters: Source, model: ModelConfig) -> Source:
+def _with_base(adapters: Source, model: ModelConfig, base: Path | None) -> Source:
     """Return the model that a checkpoint of adapters makes of the base that it names."""
     record, mesh = adapters.common["base"], single_mesh()
-    if record["path"] is None:
+    path = base or record["path"]
+    if path is None:
         raise InputError("the adapters stand beside random weights, which no file holds: they cannot be merged")
-    start = find_base(CheckpointConfig(pretrained_checkpoint=record["path"]))
+    start = find_base(CheckpointConfig(pretrained_checkpoint=str(path)))
     assert start is not None
-    base = HFSource(start.folder) if start.is_hugging_face else open_checkpoint(start.folder, mesh, None)
-    check_base(base, record, model)
+    source = HFSource(start.folder) if start.is_hugging_face else open_checkpoint(start.folder, mesh, None)
+    check_base(source, record, model)
     peft: PEFTConfig = from_dict(adapters.common["container"]["peft"], PEFTConfig, "peft")
-    return MergedSource(base, adapters, peft, model)
+    return MergedSource(source, adapters, peft, model)
 
 
 def _pieces(family: str, weights: HFWeights, stored: Mapping[str, Stored], model: ModelConfig) -> Iterator[Piece]:
