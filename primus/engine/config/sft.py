@@ -42,14 +42,8 @@ class PackingConfig:
     """Tokens of a sequence."""
     algorithm: Literal["first_fit_shuffle", "first_fit_decreasing"] = "first_fit_shuffle"
     """Order in which samples look for room."""
-    max_sample_length: int | None = None
-    """Longer samples are cut; None: `size`."""
     pad_multiple: int = 1
     """Samples are padded to a multiple before they are packed; context parallelism makes it a multiple of 2 x its size."""
-    train_file: str | None = None
-    """Packed file to read instead of rows, as `primus data prepare --sft` writes it."""
-    validation_file: str | None = None
-    """The same for validation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,6 +6,7 @@ from primus.engine.config import Blend, ConfigContainer
 from primus.engine.config.split import SPLITS
 from primus.engine.data.gpt_dataset import check_share, foreign_id
 from primus.engine.data.indexed import IndexedDataset
+from primus.engine.data.sft.preflight import check_rows
 from primus.engine.data.splits import split_bounds, split_sizes
 from primus.engine.data.tokenizer import build_tokenizer
 from primus.errors import InputError
@@ -19,9 +20,10 @@ _PROBED_TOKENS = 1 << 20
 def check_data(config: ConfigContainer) -> tuple[list[str], int | None]:
     """Return every problem with tokenizer and files, and the tokenizer's vocabulary size (None if it cannot be opened)."""
     problems: list[str] = []
-    vocab_size = None
+    vocab_size = tokenizer = None
     try:
-        vocab_size = build_tokenizer(config.tokenizer).vocab_size
+        tokenizer = build_tokenizer(config.tokenizer)
+        vocab_size = tokenizer.vocab_size
     except InputError as error:
         problems += error.problems
     wanted = config.model.vocab_size
@@ -30,6 +32,10 @@ def check_data(config: ConfigContainer) -> tuple[list[str], int | None]:
             f"the tokenizer has {vocab_size:,d} ids, the model's vocab_size is {wanted:,d}; every id needs a row: "
             f"leave vocab_size out or make it {vocab_size} or more"
         )
+    rows = config.dataset.sft
+    if rows is not None:
+        # Numbers stand in for a tokenizer that is not on this machine, and cannot read rows.
+        return problems + check_rows(config, rows, None if config.tokenizer.type == "NullTokenizer" else tokenizer), vocab_size
     corpora: dict[str, IndexedDataset] = {}
     for prefix in dict.fromkeys(prefix for blend in _blends(config) if blend for prefix in blend.prefixes):
         try:

@@ -29,7 +29,7 @@ class Feeds:
 
 
 class Sources:
-    """Training, validation and test sets with their loaders."""
+    """Training, validation and test sets of documents with their loaders."""
 
     def __init__(self, config: ConfigContainer, tokenizer: Tokenizer, mesh: Mesh, plan: BatchPlan) -> None:
         """Open the data; InputError if a split is asked for samples it does not have."""

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from primus.backends.megatron_bridge.container import FinetuningDatasetConfig, GPTDatasetConfig, HFDatasetConfig
-from primus.backends.megatron_bridge.translate.fields import refusal
 from primus.backends.megatron_bridge.translate.raw import Raw
 from primus.core.experiment import Value, nearest
 from primus.engine.config import PackingConfig, SFTConfig
@@ -48,6 +47,14 @@ _OF_ROWS = {
     "tool_schemas",
     "chat_template",
 }
+_OF_FILES = (
+    "tokenizer_model_name",
+    "packed_train_data_path",
+    "packed_val_data_path",
+    "packed_metadata_path",
+    "pad_cu_seqlens",
+)
+"""Of samples that were packed before."""
 _NOT_BUILT = ("dataset_dict", "split", "download_mode", "hf_kwargs")
 _LOSSES = {True: "answers", False: "all"}
 _Truncation = Literal["right", "left", "error"]
@@ -156,11 +163,10 @@ def _packing(raw: Raw, data: FinetuningDatasetConfig, problems: list[str]) -> Pa
         problems.append(
             f"{raw.where(f'{part}.packed_sequence_size')} must be model.seq_length, {length}: a pack is a sequence."
         )
-    for name in ("tokenizer_model_name", "packed_metadata_path", "pad_cu_seqlens"):
-        path = f"{part}.{name}"
-        if refusal(path) and raw.is_chosen(path) and raw.at(path):
-            problems.append(f"{raw.where(path)} is not implemented yet.")
-    return PackingConfig(size=size, train_file=specs.packed_train_data_path, validation_file=specs.packed_val_data_path)
+    for name in _OF_FILES:
+        if raw.at(f"{part}.{name}"):
+            problems.append(f"{raw.where(f'{part}.{name}')} is not implemented yet: rows are packed when a run starts.")
+    return PackingConfig(size=size)
 
 
 def _tools(given: Any) -> str | None:

@@ -6,5 +6,6 @@
 - `samples.py`: `Samples`, the two together, cut to a length
 - `packing.py`: several samples in a sequence
 - `order.py`: which sample is in which microbatch of which rank
+- `preflight.py`: all that, tried on one row before a start
 - `batches.py`: samples to tensors
 """

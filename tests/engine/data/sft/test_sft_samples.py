@@ -4,10 +4,12 @@ import json
 from dataclasses import replace
 
 import pytest
+from runs import build_container
 
 from primus.engine.config import SFTConfig
 from primus.engine.config.sft import ChatConfig, PromptConfig
 from primus.engine.data.sft.fields import prompt_fields
+from primus.engine.data.sft.preflight import check_rows
 from primus.engine.data.sft.rows import JsonLines, Listed
 from primus.engine.data.sft.samples import Samples
 from primus.engine.data.sft.sources import open_splits
@@ -233,3 +235,15 @@ def test_conversations_of_sharegpt(spelling):
 def test_a_conversation_that_cannot_be_read_is_named(spelling, row, template, said):
     with pytest.raises(InputError, match=said):
         talked(spelling, row, template)
+
+
+def test_rows_are_looked_at_before_a_start(tmp_path):
+    config = build_container(tmp_path, "exp", 1, {})
+    rows = folder(tmp_path, training=[{"input": "1", "output": "2"}] * 20)
+    assert check_rows(config, rows, Letters()) == []
+    assert check_rows(config, SFTConfig(train="a/name/of/the/hub"), Letters()) == []
+    few = check_rows(config, replace(rows, max_train_samples=3), Letters())
+    assert few == [f"{tmp_path} has 3 rows to train on, fewer than global_batch_size 8: lower it"]
+    bad = folder(tmp_path, training=[{"input": "1"}] * 20)
+    assert check_rows(config, bad, None) == []
+    assert check_rows(config, bad, Letters()) == [f"{tmp_path}/training.jsonl:1 has no field output, the answer; it has input"]
