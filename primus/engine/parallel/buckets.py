@@ -99,11 +99,16 @@ class Bucket:
         """Whether it holds experts; no bucket mixes them with others, which other ranks share."""
         return _is_expert(self.places[0])
 
+    @property
+    def is_trained(self) -> bool:
+        """Whether its weights have gradients; no bucket mixes them with frozen ones."""
+        return self.places[0].param.requires_grad
+
     def allocate(self, device: torch.device, grad_dtype: torch.dtype, fill: Fill | None) -> None:
         """Move the parameters to flat memory; those that have none yet get their values from `fill`."""
         dtype = self.places[0].param.dtype
         self.model = torch.zeros(self.numel, dtype=dtype, device=device)
-        self.grad = torch.zeros(self.numel, dtype=grad_dtype, device=device)
+        self.grad = torch.zeros(self.numel if self.is_trained else 0, dtype=grad_dtype, device=device)
         for place in self.places:
             _move(place.param, self.view(self.model, place), partial(fill, place.name) if fill else None)
 
@@ -119,29 +124,36 @@ class Bucket:
 
 
 def lay_out(
-    chunks: Sequence[nn.Module], units: Sequence[Unit], config: DDPConfig, reductions: Reductions, *, by_unit: bool
+    chunks: Sequence[nn.Module],
+    units: Sequence[Unit],
+    config: DDPConfig,
+    reductions: Reductions,
+    *,
+    by_unit: bool,
+    with_frozen: bool,
 ) -> list[Bucket]:
-    """Return the buckets of the trainable parameters of a rank's chunks, without memory, in the order of their numbers.
+    """Return the buckets of the parameters of a rank's chunks, without memory, in the order of their numbers.
 
-    `by_unit` makes a bucket of each unit instead of following the configured size.
+    `by_unit` makes a bucket of each unit instead of following the configured size. Frozen parameters have buckets of their own
+    `with_frozen`, behind the others; else they stay where they are.
     All ranks number buckets alike, about in order of completion, also where buckets of several dtypes mix.
     """
     unit_of = {
         param: number for number, unit in reversed(list(enumerate(units))) for m in unit.modules for param in m.parameters()
     }
     chunk_of = {param: number for number, chunk in reversed(list(enumerate(chunks))) for param in chunk.parameters()}
-    kinds: defaultdict[tuple[torch.dtype, bool], list[Place]] = defaultdict(list)
+    kinds: defaultdict[tuple[torch.dtype, bool, bool], list[Place]] = defaultdict(list)
     for rank, (name, param) in enumerate(global_parameters(chunks)):
-        if param.requires_grad:
+        if param.requires_grad or with_frozen:
             place = Place(name, param, rank, chunk_of[param], unit_of.get(param))
-            kinds[param.dtype, _is_expert(place)].append(place)
+            kinds[param.dtype, _is_expert(place), param.requires_grad].append(place)
     cut = _at_units if by_unit else _at_size
     groups = [
         group
-        for (_, is_expert), places in kinds.items()
+        for (_, is_expert, _), places in kinds.items()
         for group in cut(list(reversed(places)), config, reductions.of(is_expert=is_expert).group.size)
     ]
-    groups.sort(key=lambda group: -min(place.rank for place in group))
+    groups.sort(key=lambda group: (not group[0].param.requires_grad, -min(place.rank for place in group)))
     buckets = []
     for number, group in enumerate(groups):
         step = _bucket_unit(config, reductions.of(is_expert=_is_expert(group[0])).shard_group.size)
@@ -182,7 +194,7 @@ def _move(param: nn.Parameter, memory: Tensor, fill: Callable[[nn.Parameter], No
         given, param.data = param.data, memory
         memory.copy_(given)
         return
-    moved = nn.Parameter(memory.new_empty(0))
+    moved = nn.Parameter(memory.new_empty(0), requires_grad=param.requires_grad)
     moved.data = memory  # not the parameter itself: autograd would take each gather for a change of what a forward has saved
     moved.__dict__.update(param.__dict__)
     torch.utils.swap_tensors(param, moved)

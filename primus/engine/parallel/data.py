@@ -64,9 +64,12 @@ class GradientBuffers:
             config,
             self._reductions,
             by_unit=divides and config.shards_gradients,
+            # Whole frozen weights have no reason to move: nobody reduces, updates or gathers them.
+            with_frozen=isinstance(self._weights, ShardedWeights) or any(p.is_meta for c in chunks for p in c.parameters()),
         )
         for bucket in self._buckets:
             self._adopt(bucket, grad_dtype, fill)
+        self._trained = [bucket for bucket in self._buckets if bucket.is_trained]
         self._partial_grads = PartialGradients(self.ranges(), mesh.tp)
         if isinstance(self._weights, ShardedWeights):
             self._weights.watch(units)
@@ -77,20 +80,22 @@ class GradientBuffers:
         """Return what this rank updates: every bucket, or its shard of it."""
         return [
             owned_range(bucket, self._weights.owned(bucket), self._gradients.owned(bucket), self._shard_group(bucket).index)
-            for bucket in self._buckets
+            for bucket in self._trained
         ]
 
     def weight_shards(self) -> dict[str, Shards]:
         """Return the rectangles of every parameter that this rank holds for good, under global names."""
         is_whole = isinstance(self._weights, WholeWeights)
-        held = ((name, param) for name, param in global_parameters(self._chunks) if is_whole or param not in self._slots)
+        flat = {place.param for bucket in self._buckets for place in bucket.places}
+        held = ((name, param) for name, param in global_parameters(self._chunks) if is_whole or param not in flat)
         shards = weight_shards(held, self._mesh)
         if is_whole:
             return shards
-        for owned in self.ranges():
-            for segment in owned.segments:
-                flat, shape = owned.model[segment.start : segment.start + segment.numel], segment.param.shape
-                part = flat_range_shards(flat, segment.param_start, shape, sharding_of(segment.param), self._mesh)
+        for bucket in self._buckets:
+            own = self._weights.owned(bucket)
+            for segment in owned_range(bucket, own, bucket.grad, self._shard_group(bucket).index).segments:
+                values, shape = own[segment.start : segment.start + segment.numel], segment.param.shape
+                part = flat_range_shards(values, segment.param_start, shape, sharding_of(segment.param), self._mesh)
                 shards[segment.name] = join(shards.get(segment.name), part)
         return shards
 
@@ -142,7 +147,7 @@ class GradientBuffers:
         self._gradients.reduce()
         self._partial_grads.sum_()
         for bucket in self._buckets:
-            if is_tied(bucket.places[0].param):
+            if bucket.is_trained and is_tied(bucket.places[0].param):
                 all_reduce_(self._gradients.owned(bucket), self._mesh.embd)
 
     def release(self, chunk: int) -> None:
@@ -172,12 +177,14 @@ class GradientBuffers:
     def _adopt(self, bucket: Bucket, grad_dtype: torch.dtype, fill: Fill | None) -> None:
         """Give a bucket memory and its parameters their slots."""
         bucket.allocate(self._mesh.device, grad_dtype, fill)
+        self._weights.adopt(bucket, self._shard_group(bucket))
+        if not bucket.is_trained:
+            return
         for place in bucket.places:
             slot = GradientSlot(place.name, bucket.view(bucket.grad, place), self._gradients, self._deferred)
             self._slots[place.param] = place.param.grad_slot = slot  # type: ignore[attr-defined]
             place.param.register_post_accumulate_grad_hook(self._on_grad)
         self._gradients.adopt(bucket, self._slots)
-        self._weights.adopt(bucket, self._shard_group(bucket))
 
     def _on_grad(self, param: Tensor) -> None:
         """Move what autograd has accumulated into the flat gradients; nothing, if all of it went to the slot directly."""

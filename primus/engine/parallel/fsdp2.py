@@ -148,14 +148,14 @@ class FullyShardedDataParallel:
 
 
 class _Rows:
-    """This rank's rows of a parameter, and their gradients."""
+    """This rank's rows of a parameter, and their gradients if it has any."""
 
     def __init__(self, name: str, param: nn.Parameter, group: Group, grad_dtype: torch.dtype) -> None:
         """`param` is a DTensor: rows are dealt out in equal stretches, so that the last ranks may have fewer, or none."""
         self.name, self.param = name, param
         self.data = cast(DTensor, param.detach()).to_local().view(-1)
         """Flat, in the memory that torch gathers from."""
-        self.grad = torch.zeros_like(self.data, dtype=grad_dtype)
+        self.grad = torch.zeros_like(self.data if param.requires_grad else self.data[:0], dtype=grad_dtype)
         self.stretch = -(-param.shape[0] // group.size) * math.prod(param.shape[1:])
         """Elements of the rows of a rank that has as many as any."""
         self.first = group.index * self.stretch

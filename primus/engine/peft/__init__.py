@@ -5,5 +5,4 @@
 - `linears.py`: linears with an adapter
 - `experts.py`: experts with adapters
 - `magnitude.py`: the row norms that DoRA starts from
-- `merge.py`: weights with their adapters added in
 """

@@ -195,7 +195,8 @@ class _Step:
         with self._keeping(task, hidden):
             made = self._forward(task.op, hidden)
         if trains:
-            self._alive[_unit(task.op)] = hidden, made if task.makes is None else get_gradient_edge(made)
+            is_edge = task.makes is not None and made.requires_grad
+            self._alive[_unit(task.op)] = hidden, get_gradient_edge(made) if is_edge else made
         return made.detach()
 
     def _run_backward(self, task: Task, gradient: Tensor | None, gradients: Gradients) -> Tensor | None:
@@ -206,8 +207,11 @@ class _Step:
         for edge, owed in self._roots(unit):
             starts.append(edge)
             entering.append(owed)
+        # A first stage of frozen weights, which nobody differentiates: the gradient that arrives ends here.
+        ends_here = isinstance(made, Tensor) and not made.requires_grad
         with gradients.deferring(unit) if self._plan.splits_backward else nullcontext():
-            torch.autograd.backward(starts, entering)
+            if not ends_here:
+                torch.autograd.backward(starts, entering)
         if task.is_offloaded:
             assert self._offload is not None
             self._offload.end(unit)
