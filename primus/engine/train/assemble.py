@@ -105,7 +105,6 @@ def assemble(config: ConfigContainer, mesh: Mesh, start: Start | None) -> Parts:
     if config.peft is not None:
         place = model_place(config.model, mesh=mesh, dtype=dtype, device=mesh.device, streams=streams)
         apply_peft(chunks, config.peft, config.model, place=place, mesh=mesh, seed=config.rng.seed)
-        log.info("peft %s: %s", config.peft.scheme, sizes(chunks, config.model, mesh))
     if notice := portable_notice(config.model.fusion, mesh.device.type, dtype):
         log.info("%s", notice)
     parts = Parts(
@@ -119,6 +118,7 @@ def assemble(config: ConfigContainer, mesh: Mesh, start: Start | None) -> Parts:
     )
     # A rehearsal has no values.
     if config.peft is not None and mesh.device.type != "meta":
+        log.info("peft %s: %s", config.peft.scheme, sizes(chunks, config.model, mesh))
         _take_base(parts)
     if start is not None:
         _restore(parts, start)

@@ -14,14 +14,17 @@ from primus.engine.config.blocks import BlocksConfig
 from primus.engine.config.model import ModelConfig, ParallelConfig
 from primus.engine.config.moe import MoEConfig
 from primus.engine.config.mtp import MTPConfig
+from primus.engine.config.recompute import RecomputeConfig
 from primus.engine.config.ssm import MambaConfig
 from primus.engine.model.builder import model_place
 from primus.engine.model.gpt import GPTModel
+from primus.engine.model.moe.router import Router
 from primus.engine.parallel.mesh import Mesh, build_mesh, single_mesh
 from primus.engine.parallel.random import RandomStreams
 from primus.engine.parallel.sharding import weight_shards
 from primus.engine.peft.apply import apply_peft
 from primus.engine.peft.magnitude import set_magnitudes
+from primus.errors import ConfigError
 
 DENSE = replace(BASE, attention=grouped(2, add_qkv_bias=True), add_bias_linear=True)
 MODELS: dict[str, ModelConfig] = {
@@ -95,3 +98,79 @@ def test_adapters_of_every_scheme_and_model_equal_one_process(sequence_parallel:
     plain = [(MODELS[name], SCHEMES[scheme]) for name in names for scheme in SCHEMES if name != "mla" or "parts" not in scheme]
     expected = [run(config, peft, single_mesh()) for config, peft in plain]
     run_ranks(check_equal, 2, [(replace(config, parallel=parallel), peft) for config, peft in plain], expected)
+
+
+def first_loss(config: ModelConfig, peft: PEFTConfig | None, mesh: Mesh) -> Tensor:
+    model = build(config, mesh) if peft is None else adapted(config, peft, mesh)
+    tokens, positions, labels, mask = batch(config)
+    with torch.no_grad():
+        loss: Tensor = model(tokens, positions, labels_BS=labels, loss_mask_BS=mask)
+    return loss
+
+
+@pytest.mark.parametrize("scheme", ["lora", "canonical_lora", "dora"])
+def test_the_first_step_is_that_of_the_base(scheme: str) -> None:
+    peft = PEFTConfig(scheme=scheme, dim=3, target_modules=())  # type: ignore[arg-type]
+    assert torch.equal(first_loss(DENSE, peft, single_mesh()), first_loss(DENSE, None, single_mesh()))
+
+
+def first_values(rank: int, config: ModelConfig, peft: PEFTConfig) -> dict[str, Tensor]:
+    mesh = build_mesh(config.parallel, DistConfig(backend="gloo"), torch.device("cpu"))
+    model = adapted(config, peft, mesh)
+    return whole({name: p.detach() for name, p in model.named_parameters() if p.requires_grad}, model, mesh)
+
+
+def test_first_values_do_not_know_the_layout() -> None:
+    peft = PEFTConfig(dim=4, target_modules=(), lora_B_init_method="kaiming")
+    one = dict(adapted(DENSE, peft, single_mesh()).named_parameters())
+    divided = replace(DENSE, parallel=ParallelConfig(tensor_model_parallel_size=2))
+    for name, value in run_ranks(first_values, 2, divided, peft)[0].items():
+        assert torch.equal(value, one[name]), name
+    # Xavier-normal by the sizes of the whole matrix: sqrt(2 / (rows + columns)).
+    wide = torch.cat([p.flatten() for name, p in one.items() if "linear_fc2.adapter.linear_in" in name])
+    assert wide.std().item() == pytest.approx((2 / (4 + 24)) ** 0.5, rel=0.2)
+
+
+@pytest.mark.parametrize("position", ["pre", "post"])
+def test_dropout_acts_in_training_alone_and_is_replayed(position: str) -> None:
+    peft = PEFTConfig(**{**ALL, "dropout": 0.4, "dropout_position": position})  # type: ignore[arg-type]
+    config = replace(DENSE, recompute=RecomputeConfig(granularity="full", method="uniform", num_layers=1))
+    kept, again = adapted(DENSE, peft, single_mesh()), adapted(config, peft, single_mesh())
+    tokens, positions, labels, mask = batch(DENSE)
+    grads = []
+    for model in (kept, again):
+        torch.manual_seed(3)
+        loss = model(tokens, positions, labels_BS=labels, loss_mask_BS=mask)
+        loss.backward()
+        grads.append([loss.detach(), *(p.grad for p in model.parameters() if p.requires_grad)])
+    for one, other in zip(*grads, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-13, atol=1e-13)
+    plain = first_loss(DENSE, PEFTConfig(**ALL), single_mesh())  # type: ignore[arg-type]
+    assert not torch.allclose(grads[0][0], plain)
+    kept.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(kept(tokens, positions, labels_BS=labels, loss_mask_BS=mask), plain, rtol=1e-13, atol=0.0)
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    with pytest.raises(ConfigError) as raised:
+        adapted(DENSE, PEFTConfig(dim=0, target_modules=("linear_qvk",)), single_mesh())
+    assert len(raised.value.problems) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"scheme": "dora"}, "peft dora adapts no experts"), ({"dropout": 0.1}, "adapters of experts have no dropout")],
+)
+def test_what_experts_cannot_have_is_refused(change: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        adapted(MODELS["moe"], replace(PEFTConfig(target_modules=()), **change), single_mesh())  # type: ignore[arg-type]
+
+
+def test_a_router_bias_stays_where_it_is() -> None:
+    moe = replace(MODELS["moe"].moe, router_enable_expert_bias=True, router_score_function="sigmoid")
+    model = adapted(replace(MODELS["moe"], moe=moe, mtp=MTPConfig()), PEFTConfig(dim=2), single_mesh())
+    tokens, positions, labels, mask = batch(DENSE)
+    model(tokens, positions, labels_BS=labels, loss_mask_BS=mask).backward()
+    routers = [module for module in model.modules() if isinstance(module, Router)]
+    assert [router.tokens_per_expert for router in routers] == [None]
