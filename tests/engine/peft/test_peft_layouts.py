@@ -19,10 +19,11 @@ from primus.engine.config.ssm import MambaConfig
 from primus.engine.model.builder import model_place
 from primus.engine.model.gpt import GPTModel
 from primus.engine.model.moe.router import Router
+from primus.engine.model.size import parameter_count
 from primus.engine.parallel.mesh import Mesh, build_mesh, single_mesh
 from primus.engine.parallel.random import RandomStreams
 from primus.engine.parallel.sharding import weight_shards
-from primus.engine.peft.apply import apply_peft
+from primus.engine.peft.apply import apply_peft, sizes
 from primus.engine.peft.magnitude import set_magnitudes
 from primus.errors import ConfigError
 
@@ -174,3 +175,19 @@ def test_a_router_bias_stays_where_it_is() -> None:
     model(tokens, positions, labels_BS=labels, loss_mask_BS=mask).backward()
     routers = [module for module in model.modules() if isinstance(module, Router)]
     assert [router.tokens_per_expert for router in routers] == [None]
+
+
+def test_the_rank_of_experts_can_be_shared_out_over_the_experts_of_a_token() -> None:
+    peft = PEFTConfig(target_modules=("linear_fc1",), dim=6, normalize_moe_lora=True)
+    model = adapted(MODELS["moe"], peft, single_mesh())
+    layer = "decoder.layers.1.mlp"
+    assert model.get_parameter(f"{layer}.experts.linear_fc1.adapter.linear_in.weight").shape == (3, 16)
+    assert model.get_parameter(f"{layer}.shared_experts.linear_fc1.adapter.linear_in.weight").shape == (6, 16)
+
+
+def test_the_log_says_how_much_is_trained() -> None:
+    model = adapted(DENSE, PEFTConfig(target_modules=("linear_proj",), dim=2), single_mesh())
+    counted = sizes([model], DENSE, single_mesh())
+    assert counted.trainable == 2 * 2 * (24 + 16)
+    assert counted.total == counted.trainable + parameter_count(DENSE).total
+    assert str(counted).startswith(f"160 of {counted.total:,d} parameters are trained (")
