@@ -19,8 +19,9 @@ from primus.engine.checkpoint.hf.new_folder import new_folder
 from primus.engine.checkpoint.hf.peft_format import export_peft, import_peft
 from primus.engine.checkpoint.load import open_checkpoint
 from primus.engine.checkpoint.merged import whole
-from primus.engine.config import ConfigContainer, PEFTConfig
+from primus.engine.config import ConfigContainer, PEFTConfig, serialize
 from primus.engine.parallel.mesh import single_mesh
+from primus.engine.train.sample import sample_run
 from primus.errors import InputError
 
 # The library's own, of a name that transformers gave up.
@@ -113,6 +114,29 @@ def test_imported_adapters_are_where_a_run_starts(tmp_path: Path) -> None:
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+def test_a_sample_of_a_run_is_of_base_and_adapters(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    config = hf_container(
+        tmp_path, RECORDED / "llama", 1, "tuned", train_iters=2, lr=5.0e-2, save="checkpoints", save_interval=2
+    )
+    config = replace(config, peft=LORA)
+    run_ranks(train_rank, 1, config)
+    file = Path(config.run.folder) / "config.yaml"
+    file.write_text(serialize.dump(config))
+    text = sample_run(file, prompt="3 4 5", max_new_tokens=4, temperature=0.0, top_p=1.0, seed=0)
+    with new_folder(tmp_path / "merged") as folder:
+        export_hf(Path(config.run.folder) / "checkpoints", folder)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32).eval()
+    ids = torch.tensor([[3, 4, 5]])
+    with torch.no_grad():
+        for _ in range(4):
+            ids = torch.cat((ids, model(ids).logits[:, -1:].argmax(-1)), dim=1)
+    words, end = ids[0, 3:].tolist(), config.tokenizer.vocab_size
+    # A sample ends where the document does.
+    assert text.split() == [str(word) for word in (words[: words.index(end)] if end in words else words)] != []
+
+
 def test_a_merge_with_another_base_is_refused(tmp_path: Path) -> None:
     shutil.copytree(RECORDED / "llama", tmp_path / "hf")
     config = hf_container(tmp_path, tmp_path / "hf", 1, "tuned", train_iters=1, save=str(tmp_path / "saved"), save_interval=1)
@@ -122,6 +146,10 @@ def test_a_merge_with_another_base_is_refused(tmp_path: Path) -> None:
     save_file(tensors, tmp_path / "hf" / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(InputError, match="give the base that they need"), new_folder(tmp_path / "out") as folder:
         export_hf(tmp_path / "saved", folder)
+    shutil.rmtree(tmp_path / "hf")
+    with new_folder(tmp_path / "out") as folder:
+        export_hf(tmp_path / "saved", folder, original=RECORDED / "llama", base=RECORDED / "llama")
+    assert load_file(tmp_path / "out" / "model.safetensors").keys() == tensors.keys()
 
 
 def test_adapters_of_experts_are_merged_and_not_exported(tmp_path: Path) -> None:

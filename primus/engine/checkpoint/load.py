@@ -115,9 +115,11 @@ def load_checkpoint(
     return loaded
 
 
-def load_weights(folder: Path, model: Mapping[str, Shards], *, mesh: Mesh) -> None:
-    """Fill the weights in place, whatever the format; every one must be there."""
-    source = open_checkpoint(folder, mesh, None)
+def load_weights(
+    folder: Path, model: Mapping[str, Shards], *, mesh: Mesh, adapt: Callable[[Source], Source] = lambda source: source
+) -> None:
+    """Fill the weights in place, whatever the format; every one must be there. `adapt` as above."""
+    source = adapt(open_checkpoint(folder, mesh, None))
     found = _compare(source, model, mesh, with_optimizer=False)
     _refuse(folder, CheckpointConfig().strictness, [], found)
     everywhere(mesh.world, lambda: source.load(model))

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,15 +11,19 @@ from torch import Tensor
 from primus.engine.checkpoint.fingerprint import digest, sums
 from primus.engine.checkpoint.hf.forms import runs
 from primus.engine.checkpoint.hf.shapes import global_dtypes
-from primus.engine.checkpoint.load import Source
+from primus.engine.checkpoint.hf.weights import HFSource
+from primus.engine.checkpoint.load import Source, open_checkpoint
+from primus.engine.checkpoint.start import find_base
+from primus.engine.config import CheckpointConfig
 from primus.engine.config.model import ModelConfig
 from primus.engine.config.peft import PEFTConfig
+from primus.engine.config.serialize import from_dict
 from primus.engine.kernels.low_rank import merged
-from primus.engine.parallel.mesh import Mesh
+from primus.engine.parallel.mesh import Mesh, single_mesh
 from primus.engine.parallel.sharding import Chunk, Shards
 from primus.errors import InputError
 
-__all__ = ["PARTS", "MergedSource", "adapted_linears", "check_base", "whole"]
+__all__ = ["PARTS", "MergedSource", "adapted_linears", "whole", "with_base"]
 
 Shape = tuple[int, ...]
 
@@ -96,6 +101,23 @@ class MergedSource:
         return a, b
 
 
+def with_base(adapters: Source, model: ModelConfig, base: Path | None = None) -> Source:
+    """Return the model that a checkpoint of adapters makes of the base that it names, or of that in `base`.
+
+    InputError if that holds other weights than the adapters were trained on.
+    """
+    record, mesh = adapters.common["base"], single_mesh()
+    path = base or record["path"]
+    if path is None:
+        raise InputError("the adapters stand beside random weights, which no file holds: they cannot be merged")
+    start = find_base(CheckpointConfig(pretrained_checkpoint=str(path)))
+    assert start is not None
+    source = HFSource(start.folder) if start.is_hugging_face else open_checkpoint(start.folder, mesh, None)
+    _check_base(source, record, model)
+    peft: PEFTConfig = from_dict(adapters.common["container"]["peft"], PEFTConfig, "peft")
+    return MergedSource(source, adapters, peft, model)
+
+
 def adapted_linears(names: Mapping[str, Any]) -> dict[str, set[str]]:
     """Return the linears that have adapters among the tensors of a checkpoint, with their parts; {""}: one for all of it."""
     found: dict[str, set[str]] = {}
@@ -114,7 +136,7 @@ def whole(source: Source, name: str) -> Tensor:
     return value
 
 
-def check_base(source: Source, record: Mapping[str, Any], model: ModelConfig) -> None:
+def _check_base(source: Source, record: Mapping[str, Any], model: ModelConfig) -> None:
     """InputError if a base is not the one that a checkpoint of adapters names by its fingerprint."""
     if record["fingerprint"] is None:
         return

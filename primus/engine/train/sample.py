@@ -1,4 +1,4 @@
-"""`sample_run`: text from the newest checkpoint of a run, in one process."""
+"""`sample_run`: text from the newest checkpoint of a run, in one process; adapters are merged into their base."""
 
 import logging
 from dataclasses import replace
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from primus.engine.checkpoint.folder import iteration_folder, newest
 from primus.engine.checkpoint.load import load_weights
+from primus.engine.checkpoint.merged import with_base
 from primus.engine.config import ConfigContainer, ParallelConfig, PipelineConfig, serialize
 from primus.engine.data.tokenizer import Tokenizer, build_tokenizer
 from primus.engine.inference.sampling import generate
@@ -48,6 +49,7 @@ def sample_run(config_file: Path, *, prompt: str, max_new_tokens: int, temperatu
         iteration_folder(base, iteration),
         {**weight_shards(global_parameters([model]), mesh), **buffer_shards([model])},
         mesh=mesh,
+        adapt=lambda source: source if config.peft is None else with_base(source, config.model),
     )
     ids = generate(
         model,

@@ -24,15 +24,12 @@ from primus.engine.checkpoint.hf.original import as_original, checkpoint_folder,
 from primus.engine.checkpoint.hf.read import CONFIG, ORIGINAL, model_in
 from primus.engine.checkpoint.hf.shapes import global_shapes
 from primus.engine.checkpoint.hf.target import Planned, write_safetensors
-from primus.engine.checkpoint.hf.weights import HFSource, HFWeights, scattered, their_tensors
-from primus.engine.checkpoint.load import Source, open_checkpoint
-from primus.engine.checkpoint.merged import MergedSource, check_base
+from primus.engine.checkpoint.hf.weights import HFWeights, scattered, their_tensors
+from primus.engine.checkpoint.load import open_checkpoint
+from primus.engine.checkpoint.merged import with_base
 from primus.engine.checkpoint.save import saved_layout, seal
-from primus.engine.checkpoint.start import find_base
 from primus.engine.checkpoint.state import TrainState
-from primus.engine.config import CheckpointConfig
 from primus.engine.config.model import ModelConfig
-from primus.engine.config.peft import PEFTConfig
 from primus.engine.config.serialize import from_dict, to_dict
 from primus.engine.parallel.mesh import single_mesh
 from primus.engine.parallel.sharding import Chunk, Shards
@@ -90,7 +87,7 @@ def export_hf(
     container = source.common["container"]
     model: ModelConfig = from_dict(container["model"], ModelConfig, "model")
     if source.common.get("base") is not None:
-        source = _with_base(source, model, base)
+        source = with_base(source, model, base)
     shapes, held = global_shapes(model), source.shapes()
     problems = refusal(folder, difference(shapes, held, with_optimizer=False), "raise_all")
     if problems:
@@ -115,20 +112,6 @@ def export_hf(
     write_durably(out / CONFIG, (json.dumps(content, indent=2) + "\n").encode())
     if original is not None:
         copy_others(original, out)
-
-
-def _with_base(adapters: Source, model: ModelConfig, base: Path | None) -> Source:
-    """Return the model that a checkpoint of adapters makes of the base that it names."""
-    record, mesh = adapters.common["base"], single_mesh()
-    path = base or record["path"]
-    if path is None:
-        raise InputError("the adapters stand beside random weights, which no file holds: they cannot be merged")
-    start = find_base(CheckpointConfig(pretrained_checkpoint=str(path)))
-    assert start is not None
-    source = HFSource(start.folder) if start.is_hugging_face else open_checkpoint(start.folder, mesh, None)
-    check_base(source, record, model)
-    peft: PEFTConfig = from_dict(adapters.common["container"]["peft"], PEFTConfig, "peft")
-    return MergedSource(source, adapters, peft, model)
 
 
 def _pieces(family: str, weights: HFWeights, stored: Mapping[str, Stored], model: ModelConfig) -> Iterator[Piece]:
