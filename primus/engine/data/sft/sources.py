@@ -1,6 +1,8 @@
 """From a name or a path to the rows of training, validation and test: `open_splits` is the name to use."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,12 +119,12 @@ def _folder(path: Path) -> dict[str, Rows]:
 
 
 def _from_hub(name: str, subset: str | None) -> dict[str, Rows]:
-    from datasets import DownloadConfig, load_dataset
+    from datasets import load_dataset
 
     known, configuration = KNOWN.get(name, (name, None))
-    is_online = is_reachable()
     try:
-        held = load_dataset(known, subset or configuration, download_config=DownloadConfig(local_files_only=not is_online))
+        with _quick_answers():
+            held = load_dataset(known, subset or configuration)
     except Exception as error:  # the library has an error of its own for each way of not finding a data set
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         short = "" if known == name else f" ({known} on the hub)"
@@ -131,6 +133,19 @@ def _from_hub(name: str, subset: str | None) -> dict[str, Rows]:
             f"names are {', '.join(KNOWN)}"
         ) from error
     return _splits_of(held, known)
+
+
+@contextmanager
+def _quick_answers() -> Iterator[None]:
+    """Let the library look into its cache alone where there is no network, which it would ask for half a minute."""
+    from datasets import config
+
+    before = config.HF_HUB_OFFLINE
+    config.HF_HUB_OFFLINE = before or not is_reachable()
+    try:
+        yield
+    finally:
+        config.HF_HUB_OFFLINE = before
 
 
 def _splits_of(held: Any, what: str) -> dict[str, Rows]:
