@@ -152,6 +152,43 @@ def test_a_folders_own_rows_validate(tmp_path):
     assert [rows[0]["n"] for rows in (splits.train, splits.validation, splits.test)] == [1, 2, 3]
 
 
+def test_rows_of_a_json_list_a_table_and_a_saved_data_set(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    rows = [{"input": str(number), "output": "a"} for number in range(12)]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    held = datasets.Dataset.from_list(rows)
+    held.to_parquet(str(tmp_path / "rows.parquet"))
+    held.save_to_disk(str(tmp_path / "one"))
+    datasets.DatasetDict({"train": held, "validation": held.select([3])}).save_to_disk(str(tmp_path / "several"))
+    for name in ("rows.json", "rows.parquet", "one", "several"):
+        splits = open_splits(SFTConfig(train=str(tmp_path / name), val_proportion=None))
+        assert [splits.train[number]["input"] for number in (0, 11)] == ["0", "11"]
+    own = open_splits(SFTConfig(train=str(tmp_path / "several"), prefer_own_validation=True))
+    assert (len(own.train), own.validation[0]["input"]) == (12, "3")
+    apart = open_splits(SFTConfig(train=str(tmp_path / "several")))
+    assert (len(apart.train), len(apart.validation)) == (11, 1)
+
+
+def test_a_short_name_is_that_of_the_hub(monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    asked = []
+
+    def load_dataset(*names):
+        asked.append(names)
+        if names[0] != "openai/gsm8k":
+            raise ConnectionError("there is no network")
+        return {"train": [{"question": "q", "answer": "a"}] * 10, "test": [{"question": "t", "answer": "a"}]}
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr("primus.engine.data.sft.sources.is_reachable", lambda: False)
+    splits = open_splits(SFTConfig(train="gsm8k", do_test=True))
+    assert (splits.train[0]["question"], splits.test[0]["question"]) == ("q", "t")
+    assert splits.test.name(0) == "openai/gsm8k test, row 0"
+    with pytest.raises(InputError, match=r"dataset squad \(rajpurkar/squad on the hub\) .*: there is no network"):
+        open_splits(SFTConfig(train="squad"))
+    assert asked == [("openai/gsm8k", "main"), ("rajpurkar/squad", None)]
+
+
 def test_data_that_are_not_there_are_named(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"holds no rows: put training\.jsonl there"):
         open_splits(SFTConfig(train=str(tmp_path)))
