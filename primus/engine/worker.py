@@ -21,7 +21,7 @@ from primus.errors import EXIT_DONE, EXIT_RUN, InputError, PrimusError
 from primus.run_config import put_back_config
 from primus.run_lock import occupy
 
-__all__ = ["is_out_of_memory", "main"]
+__all__ = ["main"]
 
 # As a program this module is called __main__, which is no child of the logger that writes the rank's log.
 log = logging.getLogger("primus.engine.worker")
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
         message = "interrupted; exit_signal_handler: true lets a run save before it ends"
         return _end(rank, config, message, 128 + signal.SIGINT, error)
     except Exception as error:  # the last place where it can become an exit code and a cause
-        if config is not None and is_out_of_memory(error):
+        if config is not None and _is_out_of_memory(error):
             log.debug("memory ran out", exc_info=error, extra=logs.FILE_ONLY)
             return _end(rank, config, _out_of_memory(config, error), EXIT_RUN, error)
         place = traceback.extract_tb(error.__traceback__)[-1]
@@ -65,7 +65,7 @@ def _container(arguments: list[str]) -> ConfigContainer:
     return serialize.load(Path(arguments[0]))
 
 
-def is_out_of_memory(error: Exception) -> bool:
+def _is_out_of_memory(error: Exception) -> bool:
     """Tell whether an allocator failed: Python's, torch's of a device, or torch's of the host, which has no type of its own."""
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
 
