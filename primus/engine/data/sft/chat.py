@@ -55,7 +55,8 @@ class ChatReader:
         trained = [any(start < end and low <= start < high for low, high in spans) for start, end in encoded["offset_mapping"]]
         eos = self._tokenizer.eos_token_id
         last = max((number for number, is_trained in enumerate(trained) if is_trained), default=-1)
-        if eos is not None and last >= 0 and eos not in ids[last:]:
+        ends_with_answer = messages[-1]["role"] == "assistant"
+        if eos is not None and ends_with_answer and last >= 0 and eos not in ids[last:]:
             ids, trained = [*ids, eos], [*trained, True]
         return ids, trained
 
@@ -89,7 +90,8 @@ class ChatReader:
                     f"{name}: the chat template rewrites earlier turns, so the assistant's words cannot be told from the rest: "
                     "give a template with a generation block (dataset.dataset_kwargs.chat_template), or one answer a row"
                 )
-            spans.append((len(before), len(after)))
+            # Templates part turns by a line: it comes after the end of the answer.
+            spans.append((len(before), max(len(before), len(after.rstrip()))))
         return spans
 
 

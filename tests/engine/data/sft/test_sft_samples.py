@@ -209,6 +209,11 @@ MARKED = (
 PLAIN = (
     "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }};{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
 )
+ENDED = (
+    "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }}<e> {% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)
+"""As ChatML: a turn ends with the end token, and a blank parts it from the next."""
 REWRITES = "{{ messages | length }}{% for m in messages %}{{ m['content'] }}{% endfor %}"
 TALK = {
     "messages": [
@@ -253,6 +258,15 @@ def test_all_the_assistant_says_is_trained(spelling, template):
     assert talked(spelling, TALK, template).replace("_", "") == "bc;e;$"
     assert talked(spelling, TALK, template, loss_on="last_answer").replace("_", "") == "e;$"
     assert talked(spelling, TALK, template, loss_on="all").startswith("user:a;assistant:bc;")
+
+
+def test_what_parts_turns_is_not_trained_and_their_own_end_is_the_only_one(spelling):
+    assert talked(spelling, TALK, ENDED) == "_" * 18 + "bc$" + "_" * 19 + "e$_"
+
+
+def test_no_end_is_trained_behind_somebody_elses_words(spelling):
+    row = {"messages": [*TALK["messages"], {"role": "user", "content": "f"}]}
+    assert talked(spelling, row, PLAIN).replace("_", "") == "bc;e;"
 
 
 def test_conversations_of_sharegpt(spelling):
