@@ -145,17 +145,15 @@ def ours(method: str, rows: str, folder: Path) -> dict[str, float]:
     file = folder / "experiment.yaml"
     file.write_text(yaml.safe_dump({**names, "modules": {"post_trainer": role}}))
     argv = [sys.executable, "-m", "primus.cli.main", "train", "posttrain", "--config", str(file)]
-    done = subprocess.Popen(argv, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    output = done.communicate()[0]
-    if done.returncode:
-        raise SystemExit(output[-3000:])
+    with (folder / "output.txt").open("w") as output:
+        process = subprocess.Popen(argv, env=_environment(), stdout=output, stderr=subprocess.STDOUT)
+        _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit((folder / "output.txt").read_text()[-3000:])
     (metrics,) = (folder / "out").rglob("metrics.jsonl")
     found = [json.loads(line) for line in metrics.read_text().splitlines()][WARMUP:]
     metrics.unlink()
-    return {
-        "tokens_s": statistics.median(row["tokens_per_second"] for row in found),
-        "peak_mb": max(row["peak_memory_mb"] for row in found),
-    }
+    return {"tokens_s": statistics.median(row["tokens_per_second"] for row in found), "peak_mb": usage.ru_maxrss / 1024}
 
 
 def child(python: str, peer: str, method: str, folder: Path) -> dict[str, float]:
