@@ -31,9 +31,11 @@ class Parts:
 class PromptReader:
     """Makes tokens of rows by a template."""
 
-    def __init__(self, config: PromptConfig, tokenizer: Tokenizer) -> None:
-        """InputError if the template has no place for the answer, or one behind it."""
+    def __init__(self, config: PromptConfig, tokenizer: Tokenizer, tokenizer_model: str | None) -> None:
+        """InputError if the template has no place for the answer, or one behind it, or the tokenizer lacks a token."""
         self._config, self._tokenizer = config, tokenizer
+        self._bos = [_special(tokenizer_model, "bos")] if config.add_bos else []
+        self._sep = [_special(tokenizer_model, "sep")] if config.add_sep else []
         template = config.template or f"{{input}} {{{config.label_key}}}"
         names = _PLACE.findall(template)
         if not names or names[-1] != config.label_key or not template.endswith(f"{{{config.label_key}}}"):
@@ -46,7 +48,7 @@ class PromptReader:
         """Return a row's tokens; InputError, which names the row, if a field that the template needs is not there."""
         config, tokenizer = self._config, self._tokenizer
         fields = prompt_fields(row, config.label_key, name, as_is=config.template is not None)
-        before: list[list[int]] = [[_special(tokenizer, "bos", name)]] if config.add_bos else []
+        before: list[list[int]] = [self._bos] if self._bos else []
         cut_first: list[int] = []
         blank = ""
         for number, piece in enumerate(self._pieces):
@@ -67,13 +69,15 @@ class PromptReader:
         raise AssertionError("a template ends with the answer")
 
     def _ended(self, before: list[list[int]], cut_first: list[int], answer: list[int], name: str) -> Parts:
-        if self._config.add_sep:
-            before.append([_special(self._tokenizer, "sep", name)])
+        if self._sep:
+            before.append(self._sep)
         return Parts(before, cut_first, [*answer, self._tokenizer.eod] if self._config.add_eos else answer)
 
 
-def _special(tokenizer: Tokenizer, kind: str, name: str) -> int:
-    found = getattr(tokenizer, kind, None)
+def _special(tokenizer_model: str | None, kind: str) -> int:
+    from transformers import AutoTokenizer
+
+    found = None if tokenizer_model is None else getattr(AutoTokenizer.from_pretrained(tokenizer_model), f"{kind}_token_id")
     if found is None:
-        raise InputError(f"add_{kind} is true, but the tokenizer has no {kind} token that it names ({name})")
+        raise InputError(f"add_{kind} is true, but the tokenizer {tokenizer_model} names no {kind} token: leave add_{kind} out")
     return int(found)

@@ -48,7 +48,7 @@ class Samples:
         self._rows, self._config, self._max_length = rows, config, max_length
         self._has_turns = is_conversation(rows[0]) if config.chat is None else config.chat
         self._chat = ChatReader(config.chat_format, tokenizer_model, config.loss_on) if self._has_turns else None
-        self._prompts = None if self._has_turns else PromptReader(config.prompt_format, tokenizer)
+        self._prompts = None if self._has_turns else PromptReader(config.prompt_format, tokenizer, tokenizer_model)
         self._has_told = False
 
     def __len__(self) -> int:

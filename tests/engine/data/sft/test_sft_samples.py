@@ -1,6 +1,7 @@
 """Rows to tokens: what is trained, what is cut, what is refused."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -239,6 +240,19 @@ def spelling(tmp_path_factory):
     tokenizer.save(str(place / "tokenizer.json"))
     (place / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<e>"}))
     return str(place)
+
+
+def test_tokens_that_the_tokenizer_names_stand_before_and_between(spelling, tmp_path):
+    place = shutil.copytree(spelling, tmp_path / "named")
+    names = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<e>", "bos_token": "#", "sep_token": "!"}
+    (place / "tokenizer_config.json").write_text(json.dumps(names))
+    asked = SFTConfig(train="rows", prompt_format=PromptConfig(add_bos=True, add_sep=True))
+    rows = Listed([{"input": "a", "output": "b"}], "rows")
+    made = Samples(rows, asked, Letters(), tokenizer_model=str(place), max_length=99)[0]
+    assert made.ids.tolist() == [ord("#") - 31, ord("a"), ord("!") - 31, ord(" "), ord("b"), 0]
+    assert made.trained.tolist() == [False, False, False, True, True, True]
+    with pytest.raises(InputError, match=r"add_bos is true, but the tokenizer .* names no bos token"):
+        Samples(rows, asked, Letters(), tokenizer_model=spelling, max_length=99)
 
 
 def talked(spelling, row, template, **config):
