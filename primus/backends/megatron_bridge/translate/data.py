@@ -71,9 +71,12 @@ def document_values(raw: Raw, data: GPTDatasetConfig) -> dict[str, Value]:
     return values
 
 
-def row_values(raw: Raw, data: FinetuningDatasetConfig) -> dict[str, Value]:
-    """Return the flat values of fine-tuning data: those of its loader."""
-    return {"num_workers": raw.value(data.num_workers, f"{_PART}.num_workers")}
+def row_values(raw: Raw, data: FinetuningDatasetConfig, notices: list[str]) -> dict[str, Value]:
+    """Return the flat values of fine-tuning data: rows are read where they are used, whatever is asked for."""
+    path = f"{_PART}.num_workers"
+    if raw.is_chosen(path) and data.num_workers:
+        notices.append(f"{raw.where(path)} has no effect: rows become tokens in the process that trains on them.")
+    return {"num_workers": raw.value(0, path)}
 
 
 def rows(raw: Raw, data: FinetuningDatasetConfig, problems: list[str]) -> SFTConfig | None:

@@ -26,7 +26,7 @@ def flat_values(raw: Raw, *, world_size: int, problems: list[str], notices: list
     values |= _model(raw, problems, notices)
     values |= _training(raw, notices) | _optimizer(raw) | _replicas(raw) | _outputs(raw)
     data = raw.config.dataset
-    values |= document_values(raw, data) if isinstance(data, GPTDatasetConfig) else row_values(raw, data)
+    values |= document_values(raw, data) if isinstance(data, GPTDatasetConfig) else row_values(raw, data, notices)
     model = raw.config.model
     ranks = model.tensor_model_parallel_size * model.pipeline_model_parallel_size * model.context_parallel_size
     values |= precision_values(raw, problems)

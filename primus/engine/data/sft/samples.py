@@ -49,7 +49,7 @@ class Samples:
         self._has_turns = is_conversation(rows[0]) if config.chat is None else config.chat
         self._chat = ChatReader(config.chat_format, tokenizer_model, config.loss_on) if self._has_turns else None
         self._prompts = None if self._has_turns else PromptReader(config.prompt_format, tokenizer, tokenizer_model)
-        self._has_told = False
+        self._has_told = self._has_told_length = False
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -59,7 +59,7 @@ class Samples:
         row, name = self._rows[number], self._rows.name(number)
         if self._chat is not None:
             ids, trained = self._chat.read(row, name)
-            self._refuse_long(len(ids), name)
+            self._look_at_length(len(ids), name)
             kept = (
                 slice(None, self._max_length) if self._config.truncation_method == "right" else slice(-self._max_length, None)
             )
@@ -68,7 +68,7 @@ class Samples:
             assert self._prompts is not None
             parts = self._prompts.read(row, name)
             total = sum(map(len, parts.before)) + len(parts.answer)
-            self._refuse_long(total, name)
+            self._look_at_length(total, name)
             before, answer = _cut(parts, total - self._max_length, left=self._config.truncation_method == "left")
             ids = [*before, *answer]
             trained = [self._config.loss_on == "all"] * len(before) + [True] * len(answer)
@@ -83,12 +83,21 @@ class Samples:
         """Return the inputs of every sample."""
         return [self[number].num_inputs for number in range(len(self))]
 
-    def _refuse_long(self, length: int, name: str) -> None:
-        if length > self._max_length and self._config.truncation_method == "error":
-            raise InputError(
-                f"{name} has {length} tokens, more than the {self._max_length} of a sequence: raise seq_length, or let "
-                "dataset.dataset_kwargs.truncation_method be right or left"
-            )
+    def _look_at_length(self, length: int, name: str) -> None:
+        """Say once that samples are cut, or refuse them."""
+        if length <= self._max_length:
+            return
+        if self._config.truncation_method != "error":
+            if not self._has_told_length:
+                self._has_told_length = True
+                log.warning(
+                    "%s has %d tokens, a sequence %d: it is cut, and so are others like it", name, length, self._max_length
+                )
+            return
+        raise InputError(
+            f"{name} has {length} tokens, more than the {self._max_length} of a sequence: raise seq_length, or let "
+            "dataset.dataset_kwargs.truncation_method be right or left"
+        )
 
 
 def _cut(parts: Parts, excess: int, *, left: bool) -> tuple[list[int], list[int]]:

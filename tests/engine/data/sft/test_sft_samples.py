@@ -73,6 +73,13 @@ def test_a_long_sample_loses_its_prompt_first(method, length, text, trained):
     assert sample({"input": "abcdef", "output": "X"}, length=length, truncation_method=method) == (text, trained)
 
 
+def test_that_samples_are_cut_is_said_once(caplog):
+    rows = Listed([{"input": "a" * size, "output": "b"} for size in (9, 30, 40)], "rows")
+    samples = Samples(rows, SFTConfig(train="rows"), Letters(), tokenizer_model=None, max_length=20)
+    assert samples.lengths() == [11, 19, 19]
+    assert caplog.messages == ["rows, row 1 has 33 tokens, a sequence 20: it is cut, and so are others like it"]
+
+
 def test_fields_share_what_is_cut():
     config = PromptConfig(template="{a}{b}{output}", truncation_fields=("a", "b"))
     assert sample({"a": "aaaa", "b": "bbbb", "output": "X"}, length=7, prompt_format=config)[0] == "aabbbX\0"
