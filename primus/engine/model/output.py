@@ -57,7 +57,8 @@ class OutputLayer(nn.Module):
         if loss_mask_BS is None:
             return self._losses(x_TH, labels_T).view(labels_BS.t().shape).t()
         mask_T = loss_mask_BS.t().flatten()
-        if self.skips_masked:
+        # Where nothing has values, as in a rehearsal, every token may count.
+        if self.skips_masked and not mask_T.is_meta:
             x_TH, labels_T, mask_T = _of_counted(x_TH, labels_T, mask_T)
         return self._sum(x_TH, self.weight, labels_T, mask_T, self.columns, self.soft_cap)
 
