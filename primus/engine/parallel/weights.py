@@ -54,7 +54,7 @@ class WholeWeights:
 
     def updated(self, chunks: Collection[int]) -> None:
         """Gather what the ranks have updated of these chunks."""
-        new = [bucket for bucket in reversed(self._works) if bucket.chunk in chunks]
+        new = [bucket for bucket in reversed(self._works) if bucket.chunk in chunks and bucket.is_trained]
         self._stale.update(new)
         for bucket in new:
             if not self._waits or bucket.chunk < 2:
