@@ -88,14 +88,13 @@ def rows(raw: Raw, data: FinetuningDatasetConfig, problems: list[str]) -> SFTCon
             problems.append(f"{raw.where(f'{_PART}.{name}')} is not implemented yet.")
     if source is None:
         return None
-    plain = isinstance(data, HFDatasetConfig)
     made = SFTConfig(
         train=source,
         subset=data.dataset_subset if isinstance(data, HFDatasetConfig) else None,
         do_validation=data.do_validation,
         do_test=data.do_test,
         val_proportion=data.val_proportion if isinstance(data, HFDatasetConfig) else None,
-        prefer_own_validation=not (plain and getattr(data, "split_val_from_train", False)),
+        prefer_own_validation=not (isinstance(data, HFDatasetConfig) and data.split_val_from_train),
         max_train_samples=data.max_train_samples,
         seed=data.seed,
         order=_choice(raw, "dataloader_type", data.dataloader_type or "batch", ("batch", "single", "cyclic"), problems),

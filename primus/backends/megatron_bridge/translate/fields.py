@@ -1,6 +1,6 @@
 """Which field of a container is which flat Megatron key; a field without one is used elsewhere, or refused with its reason.
 
-Most bear the key's own name. `key_of` is the name to use; a test holds that every field is one of the three.
+Most bear the key's own name. `key_of` is the name to use.
 """
 
 from primus.backends.megatron.keys import KEYS
@@ -28,8 +28,6 @@ SIMPLE_PARTS = (
 """Sub-configs whose fields are keys one by one."""
 
 _RENAMED = {
-    "ddp.grad_reduce_in_fp32": "accumulate_allreduce_grads_in_fp32",
-    "ddp.bucket_size": "ddp_bucket_size",
     "ddp.pad_buckets_for_high_nccl_busbw": "ddp_pad_buckets_for_high_nccl_busbw",
     "ddp.average_in_collective": "ddp_average_in_collective",
     "dist.use_gloo_process_groups": "enable_gloo_process_groups",

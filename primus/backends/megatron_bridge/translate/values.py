@@ -115,11 +115,9 @@ def _optimizer(raw: Raw) -> dict[str, Value]:
     """Return weight decay, which the schedule decides where it has ends, and the shards of the optimizer."""
     decay, ends = "optimizer.weight_decay", ("scheduler.start_weight_decay", "scheduler.end_weight_decay")
     start, end = map(raw.at, ends)
-    is_constant = raw.config.scheduler.weight_decay_incr_style == "constant"
-    if is_constant:
-        own = raw.is_chosen(decay) and not any(map(raw.is_chosen, ends))
-        value = raw.at(decay) if own or start is None else start
-        values = {"weight_decay": raw.value(value, *((decay,) if own else ends))}
+    if raw.config.scheduler.weight_decay_incr_style == "constant":
+        given = (raw.at(decay), decay) if start is None else (start, ends[0])
+        values = {"weight_decay": raw.value(*given)}
         values |= {"start_weight_decay": raw.value(None, decay), "end_weight_decay": raw.value(None, decay)}
     else:
         values = {"weight_decay": raw.value(raw.at(decay), decay)}
