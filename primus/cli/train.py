@@ -27,70 +27,34 @@ WorldSize = Annotated[int | None, typer.Option(metavar="N", help="With --dry-run
 Rank = Annotated[int | None, typer.Option(metavar="R", help="With --dry-run: the rank to rehearse; by default 0.")]
 
 
-@app.command(context_settings=TAKES_WORDS, epilog=_WORDS_HELP)
-def pretrain(
-    context: typer.Context,
-    config: ConfigFiles,
-    nproc_per_node: NprocPerNode = None,
-    nnodes: Nnodes = None,
-    node_rank: NodeRank = None,
-    master_addr: MasterAddr = None,
-    master_port: MasterPort = None,
-    rdzv_endpoint: RdzvEndpoint = None,
-    dry_run: DryRun = False,
-    world_size: WorldSize = None,
-    rank: Rank = None,
-) -> None:
-    """Pretrain the model of an experiment."""
-    options = LaunchOptions(
-        nproc_per_node=nproc_per_node,
-        nnodes=nnodes,
-        node_rank=node_rank,
-        master_addr=master_addr,
-        master_port=master_port,
-        rdzv_endpoint=rdzv_endpoint,
-    )
-    _run("pre_trainer", config, context, options, dry_run, world_size, rank)
+def _add(name: str, role: str, text: str) -> None:
+    """Add a verb that runs the module called `role`, or the only one."""
 
+    @app.command(name, help=text, context_settings=TAKES_WORDS, epilog=_WORDS_HELP)
+    def verb(
+        context: typer.Context,
+        config: ConfigFiles,
+        nproc_per_node: NprocPerNode = None,
+        nnodes: Nnodes = None,
+        node_rank: NodeRank = None,
+        master_addr: MasterAddr = None,
+        master_port: MasterPort = None,
+        rdzv_endpoint: RdzvEndpoint = None,
+        dry_run: DryRun = False,
+        world_size: WorldSize = None,
+        rank: Rank = None,
+    ) -> None:
+        options = LaunchOptions(
+            nproc_per_node=nproc_per_node,
+            nnodes=nnodes,
+            node_rank=node_rank,
+            master_addr=master_addr,
+            master_port=master_port,
+            rdzv_endpoint=rdzv_endpoint,
+        )
+        from primus.cli.run import Look, run
 
-@app.command(context_settings=TAKES_WORDS, epilog=_WORDS_HELP)
-def posttrain(
-    context: typer.Context,
-    config: ConfigFiles,
-    nproc_per_node: NprocPerNode = None,
-    nnodes: Nnodes = None,
-    node_rank: NodeRank = None,
-    master_addr: MasterAddr = None,
-    master_port: MasterPort = None,
-    rdzv_endpoint: RdzvEndpoint = None,
-    dry_run: DryRun = False,
-    world_size: WorldSize = None,
-    rank: Rank = None,
-) -> None:
-    """Fine-tune the model of an experiment, all of it or adapters."""
-    options = LaunchOptions(
-        nproc_per_node=nproc_per_node,
-        nnodes=nnodes,
-        node_rank=node_rank,
-        master_addr=master_addr,
-        master_port=master_port,
-        rdzv_endpoint=rdzv_endpoint,
-    )
-    _run("post_trainer", config, context, options, dry_run, world_size, rank)
-
-
-def _run(
-    role: str,
-    config: list[Path],
-    context: typer.Context,
-    options: LaunchOptions,
-    dry_run: bool,
-    world_size: int | None,
-    rank: int | None,
-) -> None:
-    from primus.cli.run import Look, run
-
-    run(role, _only(config), context.args, options, Look(dry_run=dry_run, world_size=world_size, rank=rank))
+        run(role, _only(config), context.args, options, Look(dry_run=dry_run, world_size=world_size, rank=rank))
 
 
 def _only(files: list[Path]) -> Path:
@@ -101,3 +65,7 @@ def _only(files: list[Path]) -> Path:
             f"--config is given more than once ({given}): a run has one experiment; with extends it builds on others"
         )
     return files[0]
+
+
+_add("pretrain", "pre_trainer", "Pretrain the model of an experiment.")
+_add("posttrain", "post_trainer", "Fine-tune the model of an experiment, all of it or adapters.")
