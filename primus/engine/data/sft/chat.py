@@ -1,14 +1,15 @@
 """A conversation as tokens, and which of them the assistant says: `ChatReader` is the name to use.
 
-A template with a generation block marks the assistant's words itself. Of any other, an answer is what the text of the
-conversation up to it has more than the text before it with the assistant's turn opened; no template may rewrite earlier turns.
+A template with a generation block marks the assistant's words itself; of any other `spans.py` tells them.
 """
 
 import json
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from primus.engine.config.sft import ChatConfig
 from primus.engine.data.sft.rows import Row
+from primus.engine.data.sft.spans import assistant_spans
 from primus.errors import InputError
 
 __all__ = ["ChatReader"]
@@ -60,7 +61,7 @@ class ChatReader:
             ids, trained = [*ids, eos], [*trained, True]
         return ids, trained
 
-    def _text(self, messages: list[dict[str, Any]], tools: Any, *, opened: bool = False) -> str:
+    def _text(self, messages: Sequence[dict[str, Any]], tools: Any, *, opened: bool = False) -> str:
         return str(
             self._tokenizer.apply_chat_template(
                 messages, tools=tools, chat_template=self._template, tokenize=False, add_generation_prompt=opened
@@ -80,19 +81,7 @@ class ChatReader:
                 **self._tokenizer.special_tokens_map,
             )
             return [(int(low), int(high)) for low, high in marked[0]]
-        spans = []
-        for number, message in enumerate(messages):
-            if message["role"] != "assistant":
-                continue
-            before, after = self._text(messages[:number], tools, opened=True), self._text(messages[: number + 1], tools)
-            if not (text.startswith(after) and after.startswith(before)):
-                raise InputError(
-                    f"{name}: the chat template rewrites earlier turns, so the assistant's words cannot be told from the rest: "
-                    "give a template with a generation block (dataset.dataset_kwargs.chat_template), or one answer a row"
-                )
-            # Templates part turns by a line: it comes after the end of the answer.
-            spans.append((len(before), max(len(before), len(after.rstrip()))))
-        return spans
+        return assistant_spans(messages, text, lambda some, opened: self._text(some, tools, opened=opened), name)
 
 
 def _messages(row: Row, name: str) -> list[dict[str, Any]]:

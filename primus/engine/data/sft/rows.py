@@ -1,7 +1,9 @@
 """`JsonLines`: the rows of a JSONL file, read where they lie; only where each begins is held in memory."""
 
+import hashlib
 import json
 import mmap
+from array import array
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,7 +12,7 @@ import numpy as np
 
 from primus.errors import InputError
 
-__all__ = ["JsonLines", "Listed", "Part", "Row", "Rows"]
+__all__ = ["JsonLines", "Listed", "Part", "Row", "Rows", "file_state"]
 
 Row = Mapping[str, Any]
 
@@ -23,6 +25,15 @@ class Rows(Protocol):
     def name(self, number: int) -> str:
         """Return file and place of a row, for a message."""
 
+    def state(self) -> object:
+        """Return what tells these rows from others, and from what they were before; a value of JSON."""
+
+
+def file_state(file: Path) -> list[object]:
+    """Return a file's name, size and time, by which it is known to be the same."""
+    status = file.stat()
+    return [str(file.absolute()), status.st_size, status.st_mtime_ns]
+
 
 class JsonLines:
     """A JSONL file; blank lines are no rows."""
@@ -32,7 +43,8 @@ class JsonLines:
         self._file = file
         try:
             with file.open("rb") as stream:
-                starts, lines = [], []
+                # Eight bytes a number: a list of them would hold five times as much.
+                starts, lines = array("q"), array("q")
                 position = 0
                 for number, line in enumerate(stream, start=1):
                     if line.strip():
@@ -43,7 +55,7 @@ class JsonLines:
             raise InputError(f"{file} cannot be read: {error.strerror or error}") from error
         if not starts:
             raise InputError(f"{file} has no rows")
-        self._starts, self._lines = np.array(starts, np.int64), np.array(lines, np.int64)
+        self._starts, self._lines = np.frombuffer(starts, np.int64), np.frombuffer(lines, np.int64)
         self._map: mmap.mmap | None = None
 
     def __len__(self) -> int:
@@ -67,12 +79,16 @@ class JsonLines:
     def name(self, number: int) -> str:
         return f"{self._file}:{self._lines[number]}"
 
+    def state(self) -> object:
+        return file_state(self._file)
+
 
 class Listed:
     """Rows that a library or a JSON list holds."""
 
-    def __init__(self, rows: Sequence[Any], what: str) -> None:
-        self._rows, self._what = rows, what
+    def __init__(self, rows: Sequence[Any], what: str, state: object = None) -> None:
+        """`state` tells them from others; what a library holds says so itself, and is asked for it without one."""
+        self._rows, self._what, self._state = rows, what, state
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -85,6 +101,9 @@ class Listed:
 
     def name(self, number: int) -> str:
         return f"{self._what}, row {number}"
+
+    def state(self) -> object:
+        return [self._what, len(self._rows), self._state or str(getattr(self._rows, "_fingerprint", ""))]
 
 
 class Part:
@@ -101,3 +120,7 @@ class Part:
 
     def name(self, number: int) -> str:
         return self._rows.name(int(self._numbers[number]))
+
+    def state(self) -> object:
+        numbers = np.asarray(self._numbers, np.int64).tobytes()
+        return [self._rows.state(), hashlib.md5(numbers, usedforsecurity=False).hexdigest()]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from primus.engine.config import SFTConfig
-from primus.engine.data.sft.rows import JsonLines, Listed, Part, Rows
+from primus.engine.data.sft.rows import JsonLines, Listed, Part, Rows, file_state
 from primus.errors import InputError
 from primus.hub import is_reachable
 
@@ -94,11 +94,11 @@ def _file(path: Path) -> Rows:
             raise InputError(f"{path} cannot be read: {error}") from error
         if not isinstance(read, list) or not read:
             raise InputError(f"{path} is no list of rows; write one, or a row a line in a file that ends in .jsonl")
-        return Listed(read, str(path))
+        return Listed(read, str(path), file_state(path))
     if path.suffix == ".parquet":
         from datasets import Dataset
 
-        return Listed(Dataset.from_parquet(str(path)), str(path))
+        return Listed(Dataset.from_parquet(str(path)), str(path), file_state(path))
     raise InputError(f"{path} is no file of rows: those end in .jsonl, .json or .parquet")
 
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from runs import build_container
@@ -222,7 +223,11 @@ ENDED = (
     "{% if add_generation_prompt %}assistant:{% endif %}"
 )
 """As ChatML: a turn ends with the end token, and a blank parts it from the next."""
-REWRITES = "{{ messages | length }}{% for m in messages %}{{ m['content'] }}{% endfor %}"
+COUNTS = "{{ messages | length }}{% for m in messages %}{{ m['content'] }}{% endfor %}"
+MIXES = "{{ messages | length }}" + 2 * "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+ASKS = "{% for m in messages %}({{ m['content'] }}){% endfor %}{% if add_generation_prompt %}(<think>{% endif %}"
+"""As DeepSeek-R1's: a turn is opened by more than is kept of it."""
+THOUGHTS = (Path(__file__).parents[3] / "data/sft/thoughts.jinja").read_text()
 TALK = {
     "messages": [
         {"role": "user", "content": "a"},
@@ -285,6 +290,21 @@ def test_what_parts_turns_is_not_trained_and_their_own_end_is_the_only_one(spell
     assert talked(spelling, TALK, ENDED) == "_" * 18 + "bc$" + "_" * 19 + "e$_"
 
 
+def test_a_turn_that_later_ones_rewrite_is_trained_as_the_whole_conversation_has_it(spelling):
+    said = ("q", "{hm}ab", "r", "{so}cd")
+    row = {"messages": [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(said)]}
+    kept = talked(spelling, row, THOUGHTS)
+    assert kept == "_" * len("[user]q$ [assistant]") + "ab$" + "_" * len(" [user]r$ [assistant]") + "{so}cd$_"
+    # Thoughts behind the last question stay, so the turns before it are not rewritten where an answer is in two turns.
+    row["messages"].append({"role": "assistant", "content": "e"})
+    assert talked(spelling, row, THOUGHTS).replace("_", "") == "ab${so}cd${}e$"
+
+
+@pytest.mark.parametrize(("template", "trained"), [(COUNTS, "__bc_e$"), (ASKS, "____bc)____e)$")])
+def test_an_answer_is_found_by_where_its_content_stands(spelling, template, trained):
+    assert talked(spelling, TALK, template) == trained
+
+
 def test_no_end_is_trained_behind_somebody_elses_words(spelling):
     row = {"messages": [*TALK["messages"], {"role": "user", "content": "f"}]}
     assert talked(spelling, row, PLAIN).replace("_", "") == "bc;e;"
@@ -299,7 +319,7 @@ def test_conversations_of_sharegpt(spelling):
     ("row", "template", "said"),
     [
         (TALK, None, "has no chat template"),
-        (TALK, REWRITES, "rows, row 0: the chat template rewrites earlier turns"),
+        (TALK, MIXES, "rows, row 0: the chat template rewrites earlier turns so that the assistant's words cannot be told"),
         ({"messages": [{"role": "oracle", "content": "a"}]}, PLAIN, "'oracle' is no role"),
         ({"messages": "a"}, PLAIN, "messages must be a list of maps"),
     ],
