@@ -44,6 +44,14 @@ class PackingConfig:
     """Order in which samples look for room."""
     pad_multiple: int = 1
     """Samples are padded to a multiple before they are packed; context parallelism makes it a multiple of 2 x its size."""
+    max_sample_length: int | None = None
+    """Tokens of a sample; None: those of a sequence."""
+    train_file: str | None = None
+    """Samples that were packed before, which are trained on in place of the rows."""
+    validation_file: str | None = None
+    """Such samples to validate on."""
+    metadata_file: str | None = None
+    """What was said of them when they were packed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,10 +62,6 @@ class SFTConfig:
     """Absolute file or folder of rows, the name of a known dataset, or a hub name that is in the local cache."""
     subset: str | None = None
     """Configuration of a hub dataset that has several."""
-    validation: str | None = None
-    """Rows of their own to validate on."""
-    test: str | None = None
-    """Rows of their own to test on."""
     do_validation: bool = True
     """Open a validation split."""
     do_test: bool = False
@@ -88,3 +92,9 @@ class SFTConfig:
     """Tokens."""
     packing: PackingConfig | None = None
     """None: a sample a sequence."""
+    cache: str | None = None
+    """Folder of tokenised rows; None: `packed` beside the rows, or in the cache of the hub's data sets for theirs."""
+    cache_name: str | None = None
+    """Folder in it, in place of the tokenizer's name."""
+    workers: int = 0
+    """Processes that tokenise rows; 0: one a core."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from primus.errors import InputError, RunError
 
-__all__ = ["cached_arrays", "description_hash"]
+__all__ = ["cached_arrays", "description_hash", "held_arrays"]
 
 log = logging.getLogger(__name__)
 
@@ -38,11 +38,18 @@ def description_hash(description: Mapping[str, Any]) -> str:
 
 
 def cached_arrays(
-    folder: Path | None, kind: str, description: Mapping[str, Any], names: Sequence[str], build: Callable[[], Sequence[Array]]
+    folder: Path | None,
+    kind: str,
+    description: Mapping[str, Any],
+    names: Sequence[str],
+    build: Callable[[], Sequence[Array]],
+    *,
+    key: str = "data_cache_path",
 ) -> list[Array]:
     """Return the arrays `names`, from `folder` if it holds them all, else from `build`, keeping them there.
 
-    Files are `<hash>-<kind>-<name>.npy` and `<hash>-<kind>-description.txt`. Without a folder nothing is kept.
+    Files are `<hash>-<kind>-<name>.npy` and `<hash>-<kind>-description.txt`. Without a folder nothing is kept. `key` is what
+    an error says to set.
     """
     if folder is None:
         return list(build())
@@ -56,9 +63,13 @@ def cached_arrays(
         return [np.load(file, mmap_mode="r") for file in files]
     except OSError as error:
         refusal = RunError if error.errno in _FULL else InputError
-        raise refusal(
-            f"the index cache folder {folder} cannot be used: {error}; set data_cache_path to a folder that can"
-        ) from error
+        raise refusal(f"the index cache folder {folder} cannot be used: {error}; set {key} to a folder that can") from error
+
+
+def held_arrays(folder: Path, kind: str, description: Mapping[str, Any], names: Sequence[str]) -> list[Array] | None:
+    """Return what `cached_arrays` would find; None if it would build."""
+    files = [folder / f"{description_hash(description)}-{kind}-{name}.npy" for name in names]
+    return [np.load(file, mmap_mode="r") for file in files] if all(map(_is_sound, files)) else None
 
 
 def _is_sound(file: Path) -> bool:

@@ -1,19 +1,17 @@
 """`TuningSources`: rows to fine-tune on, opened before the model, and the streams of microbatches it then draws from."""
 
 import logging
-import math
 from collections.abc import Iterator
+from functools import partial
 
 from primus.engine.checkpoint.state import TrainState
 from primus.engine.config import ConfigContainer, SFTConfig
 from primus.engine.config.batch import BatchPlan
 from primus.engine.data.loader import Batch
 from primus.engine.data.samplers import Sampling, cyclic
-from primus.engine.data.sft.batches import Batches, Shape
+from primus.engine.data.sft.batches import Batches
+from primus.engine.data.sft.opening import Opened, Opener
 from primus.engine.data.sft.order import Order, in_turn_of_ranks, round_and_round
-from primus.engine.data.sft.packing import pack
-from primus.engine.data.sft.rows import Rows
-from primus.engine.data.sft.samples import Samples
 from primus.engine.data.sft.sources import open_splits
 from primus.engine.data.tokenizer import Tokenizer
 from primus.engine.parallel.mesh import Mesh
@@ -31,14 +29,12 @@ class TuningSources:
 
     def __init__(self, config: ConfigContainer, rows: SFTConfig, tokenizer: Tokenizer, mesh: Mesh, plan: BatchPlan) -> None:
         """Open the data; InputError if they cannot be read, or are too few for a batch."""
-        self._config, self._rows, self._tokenizer, self._mesh, self._plan = config, rows, tokenizer, mesh, plan
-        # Rank 0 comes first: what is fetched lies in the cache when the others look.
-        splits = in_turn(lambda: open_splits(rows), mesh.world)
+        self._config, self._rows, self._mesh, self._plan = config, rows, mesh, plan
+        self._opener = Opener(config, rows, tokenizer)
         self._whole = config.train.evaluation.full_validation
-        evaluates = config.train.evaluation.eval_iters > 0 or self._whole
-        self._train = None if config.train.skip_train else self._batches(splits.train, "training")
-        self._valid = None if splits.validation is None or not evaluates else self._batches(splits.validation, "validation")
-        self._test = None if splits.test is None or not evaluates else self._batches(splits.test, "test")
+        # Rank 0 comes first: what it fetches and tokenises lies on disk when the others look.
+        opened = in_turn(self._opened, mesh.world)
+        self._train, self._valid, self._test = (None if one is None else self._batches(one) for one in opened)
         self._order = None if self._train is None else self._order_of(self._train)
         if self._order is not None:
             # Too few rows are told here, not at the first iteration.
@@ -55,8 +51,8 @@ class TuningSources:
             return iter(())
         sampling = self._sampling(self._train)
         if self._rows.order == "cyclic":
-            return self._train.stream(cyclic(sampling, consumed, sharding=False))
-        return self._train.stream(in_turn_of_ranks(self._order, sampling, consumed))
+            return self._train.stream(partial(cyclic, sampling, consumed, sharding=False))
+        return self._train.stream(partial(in_turn_of_ranks, self._order, sampling, consumed))
 
     def _evaluation(self, name: str, batches: Batches, consumed: int) -> EvaluationSet:
         sampling, plan = self._sampling(batches), self._plan
@@ -65,42 +61,23 @@ class TuningSources:
         else:
             microbatches = self._config.train.evaluation.eval_iters * (plan.global_batch_size // plan.unit)
             samples = microbatches * plan.unit
-        stream = batches.stream(round_and_round(sampling, consumed, whole=self._whole))
+        stream = batches.stream(partial(round_and_round, sampling, consumed, whole=self._whole))
         return EvaluationSet(name=name, batches=stream, num_microbatches=microbatches, samples=samples)
 
-    def _batches(self, rows: Rows, what: str) -> Batches:
-        config, packing = self._config, self._rows.packing
-        samples = Samples(
-            rows,
-            self._rows,
-            self._tokenizer,
-            tokenizer_model=config.tokenizer.model,
-            max_length=config.model.seq_length,
+    def _opened(self) -> tuple[Opened | None, Opened | None, Opened | None]:
+        """Open what training, validation and test need."""
+        train = self._config.train
+        splits = open_splits(self._rows)
+        evaluates = train.evaluation.eval_iters > 0 or self._whole
+        return (
+            None if train.skip_train else self._opener.open(splits.train, "training"),
+            None if splits.validation is None or not evaluates else self._opener.open(splits.validation, "validation"),
+            None if splits.test is None or not evaluates else self._opener.open(splits.test, "test"),
         )
-        packs = None
-        shape = self._shape()
-        if packing is not None:
-            step = shape.segment_multiple
-            lengths = [-(-length // step) * step for length in samples.lengths()]
-            packs = pack(lengths, packing, seed=self._rows.seed)
-            share = 100 * sum(lengths) / (len(packs) * packing.size)
-            log.info("%s: %d samples in %d packs, which they fill to %.1f %%", what, len(lengths), len(packs), share)
-        return Batches(samples, packs, shape, self._mesh.device)
 
-    def _shape(self) -> Shape:
-        """Return how sequences are filled up: what divides them over ranks divides them, and stages want one length."""
-        parallel, packing = self._config.model.parallel, self._rows.packing
-        context = 2 * parallel.context_parallel_size if parallel.context_parallel_size > 1 else 1
-        sequence = parallel.tensor_model_parallel_size if parallel.sequence_parallel else 1
-        # Stages exchange messages of one length, and experts that gather all tokens want as many of each rank.
-        experts = parallel.expert_model_parallel_size > 1 and self._config.model.moe.token_dispatcher == "allgather"
-        return Shape(
-            seq_length=self._config.model.seq_length,
-            multiple=math.lcm(self._rows.pad_multiple, context * sequence),
-            segment_multiple=math.lcm(packing.pad_multiple if packing else 1, context),
-            is_fixed=self._rows.pad_to_max_length or parallel.pipeline_model_parallel_size > 1 or experts,
-            end=self._tokenizer.eod,
-        )
+    def _batches(self, opened: Opened) -> Batches:
+        workers = self._config.dataset.num_workers
+        return Batches(opened.samples, opened.packs, self._opener.shape, self._mesh.device, num_workers=workers)
 
     def _order_of(self, batches: Batches) -> Order:
         return Order(total=len(batches), batch=self._plan.global_batch_size, seed=self._rows.seed, kind=self._rows.order)

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from primus.engine.config import DatasetConfig
-from primus.engine.data import loader as loader_module
+from primus.engine.data import workers as workers_module
 from primus.engine.data.gpt_dataset import GPTDataset, SampleRules
 from primus.engine.data.loader import Batch, Loader
 from primus.engine.data.mock import MockCorpus
@@ -102,7 +102,7 @@ def test_what_fills_the_last_microbatch_of_a_whole_pass_does_not_count(eod_mask_
 
 
 def test_workers_give_the_same_batches_and_survive_the_groups_signals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader_module, "_useful_workers", lambda wanted: wanted)
+    monkeypatch.setattr(workers_module, "_useful_workers", lambda wanted: wanted)
     dataset = mock_set()
     expected = texts(batches(dataset), 40)
     before = set(multiprocessing.active_children())
@@ -121,7 +121,7 @@ def test_workers_give_the_same_batches_and_survive_the_groups_signals(monkeypatc
 
 def test_more_workers_than_cores_are_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2})
-    assert [loader_module._useful_workers(wanted) for wanted in (0, 2, 3, 8)] == [0, 2, 3, 3]
+    assert [workers_module._useful_workers(wanted) for wanted in (0, 2, 3, 8)] == [0, 2, 3, 3]
 
 
 def test_making_batches_leaves_the_runs_random_numbers_alone() -> None:
@@ -145,7 +145,7 @@ def test_a_process_ends_although_its_workers_ignore_signals() -> None:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_what_a_sample_holds_wrongly_is_told_without_a_workers_traceback(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader_module, "_useful_workers", lambda wanted: wanted)
+    monkeypatch.setattr(workers_module, "_useful_workers", lambda wanted: wanted)
     stream = batches(mock_set(replace(RULES, vocab_size=99)), replace(CONFIG, num_workers=workers))
     with pytest.raises(InputError) as caught:
         texts(stream, 50)
@@ -159,7 +159,7 @@ def test_a_worker_does_not_outlive_a_killed_main_process() -> None:
     read, write = os.pipe()
 
     def work(main: int) -> None:
-        loader_module._start_worker(ending, main, 0)
+        workers_module._start_worker(ending, main, 0)
         os.write(write, b"r")
         time.sleep(60)
 

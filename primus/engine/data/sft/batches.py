@@ -1,12 +1,13 @@
-"""Samples as tensors: `Batches` makes the microbatches of a rank, one sample a row or several packed into one.
+"""Samples as tensors: `Batches` makes the microbatches of a rank, one sample a row or several packed into one, in processes of
+their own if there are any.
 
 What fills a row up bears the end token and no loss; the real end token of an answer is trained, for the mask goes by place.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,54 +15,79 @@ from numpy.typing import NDArray
 
 from primus.engine.data.loader import Batch
 from primus.engine.data.samplers import PADDING
-from primus.engine.data.sft.samples import Sample, Samples
+from primus.engine.data.sft.samples import Sample
+from primus.engine.data.sft.shape import Shape
+from primus.engine.data.workers import Made, Workers
 
-__all__ = ["Batches", "Shape"]
+__all__ = ["Batches"]
+
+log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Shape:
-    """How long sequences are."""
+class _Samples(Protocol):
+    def __len__(self) -> int: ...
+    def __getitem__(self, number: int) -> Sample: ...
 
-    seq_length: int
-    """At most so many tokens."""
-    multiple: int
-    """Sequences are filled up to a multiple."""
-    segment_multiple: int
-    """Packed samples too."""
-    is_fixed: bool
-    """Every sequence is filled up to `seq_length`."""
-    end: int
-    """The token that fills up."""
 
-    def padded(self, length: int) -> int:
-        """Return the length of a sequence with so many tokens."""
-        return self.seq_length if self.is_fixed else min(self.seq_length, -(-length // self.multiple) * self.multiple)
+class _Packs(Protocol):
+    def __len__(self) -> int: ...
+    def __getitem__(self, number: int) -> Sequence[int]: ...
 
 
 class Batches:
     """The microbatches of samples."""
 
-    def __init__(self, samples: Samples, packs: Sequence[Sequence[int]] | None, shape: Shape, device: torch.device) -> None:
-        """`packs` are the samples of each sequence, if several share one."""
-        self._samples, self._packs, self._shape, self._device = samples, packs, shape, device
+    def __init__(
+        self,
+        samples: _Samples,
+        packs: _Packs | None,
+        shape: Shape,
+        device: torch.device,
+        *,
+        num_workers: int = 0,
+    ) -> None:
+        """`packs` are the samples of each sequence, if several share one. On the CPU worker processes start here."""
+        self._num_sequences = len(samples) if packs is None else len(packs)
+        self._device, self._told = device, set[str]()
+        self._workers = Workers(_Maker(samples, packs, shape).make, count=num_workers, device=device)
 
     def __len__(self) -> int:
-        return len(self._samples) if self._packs is None else len(self._packs)
+        return self._num_sequences
 
-    def stream(self, numbers: Iterator[list[int]]) -> Iterator[Batch]:
-        """Yield the microbatches of samples, or of packs, by number."""
-        for chosen in numbers:
-            yield self._rows(chosen) if self._packs is None else self._pack(chosen[0])
+    def stream(self, numbers: Callable[[], Iterator[list[int]]]) -> Iterator[Batch]:
+        """Yield the microbatches of samples, or of packs, by number; what is odd about samples is said once."""
+        for made in self._workers.stream(numbers):
+            for kind, text in made["remarks"].items():
+                if kind not in self._told:
+                    self._told.add(kind)
+                    log.warning("%s", text)
+            moved = {name: made[name].to(self._device, non_blocking=True) for name in _TENSORS}
+            yield Batch(**moved, attention_mask=None, cu_seqlens=made["ends"])
 
-    def _rows(self, numbers: list[int]) -> Batch:
+
+_TENSORS = ("tokens", "labels", "loss_mask", "position_ids")
+
+
+class _Maker:
+    """What worker processes do."""
+
+    def __init__(self, samples: _Samples, packs: _Packs | None, shape: Shape) -> None:
+        self._samples, self._packs, self._shape = samples, packs, shape
+
+    def make(self, numbers: list[int]) -> Made:
+        """Return a microbatch."""
+        return self._rows(numbers) if self._packs is None else self._pack(numbers[0])
+
+    def _rows(self, numbers: list[int]) -> Made:
         samples = [self._samples[max(number, 0)] for number in numbers]
         length = self._shape.padded(max(sample.num_inputs for sample in samples))
         rows = [_row(sample, length, self._shape.end, counts=n != PADDING) for sample, n in zip(samples, numbers, strict=True)]
         tokens, labels, mask = (np.stack(parts) for parts in zip(*rows, strict=True))
-        return self._batch(tokens, labels, mask, np.tile(np.arange(length), (len(rows), 1)), None)
+        places = np.tile(np.arange(length), (len(rows), 1))
+        remarks = {kind: text for sample in samples for kind, text in sample.remarks.items()}
+        return _made((tokens, labels, mask, places), None, remarks)
 
-    def _pack(self, number: int) -> Batch:
+    def _pack(self, number: int) -> Made:
         """Return the samples of a pack one behind the other; places are counted from 0, and what fills up is one."""
         assert self._packs is not None
         shape, rows, ends = self._shape, [], [0]
@@ -76,27 +102,12 @@ class Batches:
             ends.append(total)
         tokens, labels, mask = (np.concatenate(parts)[None] for parts in zip(*rows, strict=True))
         places = np.concatenate([np.arange(high - low) for low, high in pairwise(ends)])[None]
-        return self._batch(tokens, labels, mask, places, tuple(ends))
+        return _made((tokens, labels, mask, places), tuple(ends), {})
 
-    def _batch(
-        self,
-        tokens: NDArray[np.int64],
-        labels: NDArray[np.int64],
-        mask: NDArray[np.float32],
-        places: NDArray[np.int64],
-        ends: tuple[int, ...] | None,
-    ) -> Batch:
-        def moved(array: NDArray[Any]) -> torch.Tensor:
-            return torch.from_numpy(array).to(self._device, non_blocking=True)
 
-        return Batch(
-            tokens=moved(tokens),
-            labels=moved(labels),
-            loss_mask=moved(mask),
-            position_ids=moved(places),
-            attention_mask=None,
-            cu_seqlens=ends,
-        )
+def _made(arrays: tuple[NDArray[Any], ...], ends: tuple[int, ...] | None, remarks: dict[str, str]) -> Made:
+    tensors = {name: torch.from_numpy(array) for name, array in zip(_TENSORS, arrays, strict=True)}
+    return {**tensors, "ends": ends, "remarks": remarks}
 
 
 def _row(

@@ -38,6 +38,11 @@ class ChatReader:
         self._loss_on = loss_on
         self._is_marked = "{% generation" in self._template or "{%- generation" in self._template
 
+    @property
+    def format(self) -> dict[str, Any]:
+        """How rows are read; values of JSON."""
+        return {"chat_template": self._template, "tools": self._tools}
+
     def read(self, row: Row, name: str) -> tuple[list[int], list[bool]]:
         """Return tokens, and which are trained; InputError, which names the row, if it is no conversation."""
         messages = _messages(row, name)

@@ -1,4 +1,4 @@
-"""Several samples in a sequence: `pack` puts lengths into bins by first fit, and each bin is a sequence.
+"""Several samples in a sequence: `pack` puts lengths into bins by first fit, and each bin is a sequence of `Packs`.
 
 A tree over the bins holds the most room in each of its halves, so that the first bin with enough room is found in log n steps.
 """
@@ -6,15 +6,37 @@ A tree over the bins holds the most room in each of its halves, so that the firs
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from primus.engine.config import PackingConfig
 from primus.errors import InputError
 
-__all__ = ["pack"]
+__all__ = ["Packs", "pack"]
 
 
-def pack(lengths: Sequence[int], config: PackingConfig, *, seed: int) -> list[list[int]]:
+class Packs:
+    """The samples of each sequence, by number."""
+
+    def __init__(self, numbers: NDArray[np.int64], bounds: NDArray[np.int64]) -> None:
+        """`numbers` are those of one sequence behind the other; `bounds` where they begin, and the end of the last."""
+        self.numbers, self.bounds = numbers, bounds
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __getitem__(self, number: int) -> Sequence[int]:
+        part: list[int] = self.numbers[int(self.bounds[number]) : int(self.bounds[number + 1])].tolist()
+        return part
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """The samples of each sequence."""
+        return np.diff(self.bounds)
+
+
+def pack(lengths: Sequence[int] | NDArray[np.int64], config: PackingConfig, *, seed: int) -> list[list[int]]:
     """Return the samples of each bin by number; InputError if one is longer than a bin."""
+    lengths = np.asarray(lengths).tolist()
     longest = max(lengths, default=0)
     if longest > config.size:
         raise InputError(f"a sample of {longest} tokens does not fit into a pack of {config.size}: raise seq_length")

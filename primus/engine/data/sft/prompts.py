@@ -5,7 +5,8 @@ goes to the field if the tokenizer's tokens begin with blanks, and is none of th
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from primus.engine.config.sft import PromptConfig
 from primus.engine.data.sft.fields import prompt_fields
@@ -43,6 +44,11 @@ class PromptReader:
         self._pieces = _PLACE.split(template)
         joined, apart = tokenizer.tokenize("1 2"), [*tokenizer.tokenize("1"), *tokenizer.tokenize("2")]
         self._keeps_blanks = joined != apart
+
+    @property
+    def format(self) -> dict[str, Any]:
+        """How rows are read; values of JSON."""
+        return {"prompt_format": asdict(self._config)}
 
     def read(self, row: Row, name: str) -> Parts:
         """Return a row's tokens; InputError, which names the row, if a field that the template needs is not there."""

@@ -3,8 +3,9 @@
 The tokens of a sample are one more than its inputs: each is an input but for the last, and a label but for the first.
 """
 
-import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +14,11 @@ from primus.engine.config import SFTConfig
 from primus.engine.data.sft.chat import ChatReader
 from primus.engine.data.sft.fields import is_conversation
 from primus.engine.data.sft.prompts import Parts, PromptReader
-from primus.engine.data.sft.rows import Rows
+from primus.engine.data.sft.rows import Row, Rows
 from primus.engine.data.tokenizer import Tokenizer
 from primus.errors import InputError
 
 __all__ = ["Sample", "Samples"]
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +28,10 @@ class Sample:
     ids: NDArray[np.int64]
     trained: NDArray[np.bool_]
     """Of the same length: which tokens the model is to learn to say. The first cannot be one."""
+    lost: int = 0
+    """Tokens that the row has more, and that are cut."""
+    remarks: Mapping[str, str] = field(default_factory=dict)
+    """What is to be said once of samples like it, by its kind."""
 
     @property
     def num_inputs(self) -> int:
@@ -47,57 +50,55 @@ class Samples:
             raise InputError(f"{config.train} has no rows")
         self._rows, self._config, self._max_length = rows, config, max_length
         self._has_turns = is_conversation(rows[0]) if config.chat is None else config.chat
-        self._chat = ChatReader(config.chat_format, tokenizer_model, config.loss_on) if self._has_turns else None
-        self._prompts = None if self._has_turns else PromptReader(config.prompt_format, tokenizer, tokenizer_model)
-        self._has_told = self._has_told_length = False
+        self._reader: ChatReader | PromptReader = (
+            ChatReader(config.chat_format, tokenizer_model, config.loss_on)
+            if self._has_turns
+            else PromptReader(config.prompt_format, tokenizer, tokenizer_model)
+        )
 
     def __len__(self) -> int:
         return len(self._rows)
 
+    def state(self) -> object:
+        """Return what tells its rows from others."""
+        return self._rows.state()
+
+    @property
+    def format(self) -> dict[str, Any]:
+        """What decides the tokens of a sample besides its row and the tokenizer; values of JSON."""
+        config = self._config
+        cuts = {"length": self._max_length, "truncation_method": config.truncation_method}
+        return {**self._reader.format, "loss_on": config.loss_on, **cuts}
+
     def __getitem__(self, number: int) -> Sample:
         """Return a sample; InputError names its row if it lacks a field, or is too long where that is refused."""
         row, name = self._rows[number], self._rows.name(number)
-        if self._chat is not None:
-            ids, trained = self._chat.read(row, name)
-            self._look_at_length(len(ids), name)
-            kept = (
-                slice(None, self._max_length) if self._config.truncation_method == "right" else slice(-self._max_length, None)
+        ids, trained, total = self._read(row, name)
+        if total > self._max_length and self._config.truncation_method == "error":
+            raise InputError(
+                f"{name} has {total} tokens, more than the {self._max_length} of a sequence: raise seq_length, or let "
+                "dataset.dataset_kwargs.truncation_method be right or left"
             )
-            ids, trained = ids[kept], trained[kept]
-        else:
-            assert self._prompts is not None
-            parts = self._prompts.read(row, name)
-            total = sum(map(len, parts.before)) + len(parts.answer)
-            self._look_at_length(total, name)
-            before, answer = _cut(parts, total - self._max_length, left=self._config.truncation_method == "left")
-            ids = [*before, *answer]
-            trained = [self._config.loss_on == "all"] * len(before) + [True] * len(answer)
         if len(ids) < 2:
             raise InputError(f"{name} has {len(ids)} tokens; a sample needs two, one to read and one to say")
-        if not any(trained[1:]) and not self._has_told:
-            self._has_told = True
-            log.warning("%s has no token left to train on: it counts for nothing; a longer seq_length may help", name)
-        return Sample(np.array(ids, np.int64), np.array(trained, np.bool_))
+        remarks = {}
+        if total > self._max_length:
+            remarks["cut"] = f"{name} has {total} tokens, a sequence {self._max_length}: it is cut, and so are others like it"
+        if not any(trained[1:]):
+            remarks["mute"] = f"{name} has no token left to train on: it counts for nothing; a longer seq_length may help"
+        return Sample(np.array(ids, np.int64), np.array(trained, np.bool_), lost=total - len(ids), remarks=remarks)
 
-    def lengths(self) -> list[int]:
-        """Return the inputs of every sample."""
-        return [self[number].num_inputs for number in range(len(self))]
-
-    def _look_at_length(self, length: int, name: str) -> None:
-        """Say once that samples are cut, or refuse them."""
-        if length <= self._max_length:
-            return
-        if self._config.truncation_method != "error":
-            if not self._has_told_length:
-                self._has_told_length = True
-                log.warning(
-                    "%s has %d tokens, a sequence %d: it is cut, and so are others like it", name, length, self._max_length
-                )
-            return
-        raise InputError(
-            f"{name} has {length} tokens, more than the {self._max_length} of a sequence: raise seq_length, or let "
-            "dataset.dataset_kwargs.truncation_method be right or left"
-        )
+    def _read(self, row: Row, name: str) -> tuple[list[int], list[bool], int]:
+        """Return the tokens that a sequence has room for, which are trained, and how many there were."""
+        is_left, most = self._config.truncation_method == "left", self._max_length
+        if isinstance(self._reader, ChatReader):
+            ids, trained = self._reader.read(row, name)
+            kept = slice(-most, None) if is_left else slice(None, most)
+            return ids[kept], trained[kept], len(ids)
+        parts = self._reader.read(row, name)
+        total = sum(map(len, parts.before)) + len(parts.answer)
+        before, answer = _cut(parts, total - most, left=is_left)
+        return [*before, *answer], [self._config.loss_on == "all"] * len(before) + [True] * len(answer), total
 
 
 def _cut(parts: Parts, excess: int, *, left: bool) -> tuple[list[int], list[int]]:

@@ -47,23 +47,19 @@ def open_splits(config: SFTConfig) -> Splits:
     found = _open(config.train, config.subset)
     if "train" not in found:
         raise InputError(f"{config.train} has no training rows; it has {', '.join(found) or 'nothing'}")
-    train, validation = found["train"], _other(config.validation) or _own_validation(config, found)
+    train, validation = found["train"], _own_validation(config, found)
     if config.do_validation and validation is None and config.val_proportion:
         train, validation = _set_apart(train, config)
     if config.max_train_samples is not None:
         train = Part(train, range(min(config.max_train_samples, len(train))))
-    test = _other(config.test) or found.get("test")
-    return Splits(train=train, validation=validation if config.do_validation else None, test=test if config.do_test else None)
+    test = found.get("test") if config.do_test else None
+    return Splits(train=train, validation=validation if config.do_validation else None, test=test)
 
 
 def _own_validation(config: SFTConfig, found: dict[str, Rows]) -> Rows | None:
     """Return the data's own validation rows: a folder's files are meant for it, a hub's are used if that is asked for."""
     is_folder = (Path(config.train) / _FILES["train"][0]).is_file() or (Path(config.train) / _FILES["train"][1]).is_file()
     return found.get("validation") if is_folder or config.prefer_own_validation else None
-
-
-def _other(path: str | None) -> Rows | None:
-    return None if path is None else next(iter(_open(path, None).values()))
 
 
 def _set_apart(train: Rows, config: SFTConfig) -> tuple[Rows, Rows]:

@@ -9,10 +9,11 @@ import torch
 
 from primus.engine.config import PackingConfig
 from primus.engine.data.samplers import PADDING, Sampling
-from primus.engine.data.sft.batches import Batches, Shape
+from primus.engine.data.sft.batches import Batches
 from primus.engine.data.sft.order import Order, in_turn_of_ranks, round_and_round, samples_of_iteration
 from primus.engine.data.sft.packing import pack
 from primus.engine.data.sft.samples import Sample
+from primus.engine.data.sft.shape import Shape
 from primus.errors import InputError
 
 END = 9
@@ -27,7 +28,7 @@ SAMPLES = made(([1, 2, 3, END], [0, 0, 1, 1]), ([4, 5, END], [0, 1, 1]), ([6, 7,
 
 
 def batch(numbers, shape=SHAPE, packs=None):
-    return next(Batches(SAMPLES, packs, shape, torch.device("cpu")).stream(iter([numbers])))
+    return next(Batches(SAMPLES, packs, shape, torch.device("cpu")).stream(lambda: iter([numbers])))
 
 
 def test_rows_are_filled_up_to_the_longest_and_the_real_end_is_trained():

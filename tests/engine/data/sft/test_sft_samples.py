@@ -6,14 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from runs import build_container
 
 from primus.engine.config import SFTConfig
 from primus.engine.config.sft import ChatConfig, PromptConfig
+from primus.engine.data.sft.batches import Batches
 from primus.engine.data.sft.fields import prompt_fields
 from primus.engine.data.sft.preflight import check_rows
 from primus.engine.data.sft.rows import JsonLines, Listed
 from primus.engine.data.sft.samples import Samples
+from primus.engine.data.sft.shape import Shape
 from primus.engine.data.sft.sources import open_splits
 from primus.errors import InputError
 
@@ -77,7 +80,9 @@ def test_a_long_sample_loses_its_prompt_first(method, length, text, trained):
 def test_that_samples_are_cut_is_said_once(caplog):
     rows = Listed([{"input": "a" * size, "output": "b"} for size in (9, 30, 40)], "rows")
     samples = Samples(rows, SFTConfig(train="rows"), Letters(), tokenizer_model=None, max_length=20)
-    assert samples.lengths() == [11, 19, 19]
+    assert [samples[number].num_inputs for number in range(3)] == [11, 19, 19]
+    shape = Shape(seq_length=20, multiple=1, segment_multiple=1, is_fixed=False, end=0)
+    assert len(list(Batches(samples, None, shape, torch.device("cpu")).stream(lambda: iter([[0], [1], [2]])))) == 3
     assert caplog.messages == ["rows, row 1 has 33 tokens, a sequence 20: it is cut, and so are others like it"]
 
 
@@ -92,11 +97,12 @@ def test_a_long_sample_is_refused_on_request():
         sample({"input": "abcdef", "output": "X"}, length=5, truncation_method="error")
 
 
-def test_a_row_without_trained_tokens_counts_for_nothing_and_is_told(caplog):
-    config = PromptConfig(truncation_fields=(), add_eos=False)
-    text, trained = sample({"input": "abcdef", "output": "X"}, length=5, prompt_format=config)
-    assert (text, trained) == ("abcde", "_____")
-    assert "rows, row 0 has no token left to train on" in caplog.text
+def test_a_row_without_trained_tokens_counts_for_nothing_and_is_told():
+    config = SFTConfig(train="rows", prompt_format=PromptConfig(truncation_fields=(), add_eos=False))
+    rows = Listed([{"input": "abcdef", "output": "X"}], "rows")
+    made = Samples(rows, config, Letters(), tokenizer_model=None, max_length=5)[0]
+    assert (made.ids.tolist(), made.trained.any(), made.lost) == ([ord(letter) for letter in "abcde"], False, 3)
+    assert made.remarks["mute"].startswith("rows, row 0 has no token left to train on")
 
 
 def test_a_row_without_its_answer_is_named():

@@ -1,0 +1,137 @@
+"""`Opener`: from the rows of a split to its samples, and to packs of them if the run packs; what it makes is kept on disk."""
+
+import logging
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from primus.engine.config import ConfigContainer, SFTConfig
+from primus.engine.data.cache import cached_arrays, held_arrays
+from primus.engine.data.sft.packing import Packs, pack
+from primus.engine.data.sft.rows import Rows
+from primus.engine.data.sft.samples import Samples
+from primus.engine.data.sft.shape import Shape
+from primus.engine.data.sft.tokens import CACHE_KEY, NAMES, Progress, Tokens, tokenised
+from primus.engine.data.tokenizer import Tokenizer
+from primus.engine.data.tokenizer.identity import tokenizer_identity
+
+__all__ = ["Opened", "Opener"]
+
+log = logging.getLogger(__name__)
+
+_VERSION = 1
+"""Raised when equal rows become other tokens or packs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A split."""
+
+    samples: Samples | Tokens
+    packs: Packs | None
+    """None: a sample a sequence."""
+
+
+class Opener:
+    """Opens rows the way that a run's configuration says."""
+
+    def __init__(self, config: ConfigContainer, rows: SFTConfig, tokenizer: Tokenizer) -> None:
+        self.shape = Shape.of(config, rows, tokenizer.eod)
+        self._config, self._rows, self._tokenizer = config, rows, tokenizer
+        self.folder = _folder(rows) / _name(rows, config.tokenizer.model or config.tokenizer.type)
+
+    def open(self, rows: Rows, what: str, *, prepares: bool = False, progress: Progress | None = None) -> Opened:
+        """Return a split's samples; they are read from disk if somebody tokenised them, which packing does, or who `prepares`.
+
+        InputError if a row is no sample, or the folder of tokenised rows cannot be used.
+        """
+        samples = self.samples(rows)
+        description = self.description(samples)
+        packing = self._rows.packing
+        if packing is None and not prepares:
+            held = held_arrays(self.folder, "tokens", description, NAMES) if self.folder.is_dir() else None
+            return Opened(samples if held is None else _told(Tokens(*held), what), None)
+        log.info("%s: tokenising %d rows, unless they lie in %s", what, len(samples), self.folder)
+        tokens = _told(
+            tokenised(samples, self.folder, description, workers=self._rows.workers, progress=progress),
+            what,
+        )
+        return Opened(tokens, None if packing is None else self._packed(tokens, description, what))
+
+    def samples(self, rows: Rows) -> Samples:
+        """Return the samples of rows, each tokenised when it is asked for."""
+        config, packing = self._config, self._rows.packing
+        most = config.model.seq_length
+        if packing is not None and packing.max_sample_length is not None:
+            most = min(most, packing.max_sample_length)
+        return Samples(rows, self._rows, self._tokenizer, tokenizer_model=config.tokenizer.model, max_length=most)
+
+    def recipe(self, samples: Samples) -> dict[str, Any]:
+        """Return what decides the tokens of rows besides these themselves; values of JSON."""
+        tokenizer = tokenizer_identity(self._config.tokenizer, self._tokenizer)
+        return {"version": _VERSION, "tokenizer": tokenizer, **samples.format}
+
+    def packing(self) -> dict[str, Any]:
+        """Return what decides packs besides their samples; values of JSON."""
+        packing = self._rows.packing
+        assert packing is not None
+        return {
+            "size": packing.size,
+            "algorithm": packing.algorithm,
+            "multiple": self.shape.segment_multiple,
+            "seed": self._rows.seed,
+        }
+
+    def description(self, samples: Samples) -> dict[str, Any]:
+        """Return what tells these tokens from others."""
+        return {"rows": samples.state(), **self.recipe(samples)}
+
+    def _packed(self, tokens: Tokens, description: dict[str, Any], what: str) -> Packs:
+        packing, step = self._rows.packing, self.shape.segment_multiple
+        assert packing is not None
+        lengths = -(-tokens.lengths // step) * step
+
+        def build() -> tuple[Any, Any]:
+            bins = pack(lengths, packing, seed=self._rows.seed)
+            numbers = np.fromiter((number for each in bins for number in each), np.int64)
+            return numbers, np.cumsum([0, *map(len, bins)], dtype=np.int64)
+
+        parts = {**description, "packing": self.packing()}
+        packs = Packs(*cached_arrays(self.folder, "packs", parts, ("numbers", "bounds"), build, key=CACHE_KEY))
+        share = 100 * int(lengths.sum()) / (len(packs) * packing.size)
+        log.info("%s: %d samples in %d packs, which they fill to %.1f %%", what, len(tokens), len(packs), share)
+        return packs
+
+
+def _told(tokens: Tokens, what: str) -> Tokens:
+    """Say how many samples are cut or have nothing to learn."""
+    cut, mute = int((tokens.lost > 0).sum()), int((tokens.num_trained == 0).sum())
+    if cut:
+        log.warning("%s: %d of %d samples are cut to the length of a sequence", what, cut, len(tokens))
+    if mute:
+        text = "%s: %d of %d samples have no token left to train on and count for nothing; a longer seq_length may help"
+        log.warning(text, what, mute, len(tokens))
+    return tokens
+
+
+def _folder(rows: SFTConfig) -> Path:
+    if rows.cache is not None:
+        return Path(rows.cache)
+    train = Path(rows.train)
+    if train.exists():
+        return (train if train.is_dir() else train.parent) / "packed"
+    from datasets import config
+
+    return Path(config.HF_DATASETS_CACHE) / "packed" / _plain(rows.train)
+
+
+def _name(rows: SFTConfig, tokenizer: str) -> str:
+    return _plain(rows.cache_name or (Path(tokenizer).name if Path(tokenizer).exists() else tokenizer))
+
+
+def _plain(name: str) -> str:
+    """Return a name as that of a folder."""
+    return re.sub(r"[^\w.-]+", "--", name)

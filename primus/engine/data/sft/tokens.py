@@ -1,0 +1,146 @@
+"""`Tokens`: all samples of some rows as flat arrays, made once by several processes, kept on disk and mapped by every rank."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from primus.cores import num_cores
+from primus.engine.data.cache import cached_arrays
+from primus.engine.data.sft.samples import Sample, Samples
+from primus.engine.lifeline import end_with_parent
+from primus.errors import InputError
+
+__all__ = ["CACHE_KEY", "NAMES", "Progress", "Tokens", "tokenised"]
+
+CACHE_KEY = "dataset.dataset_kwargs.index_mapping_dir"
+"""The key that moves the folder."""
+NAMES = ("ids", "trained", "bounds", "lost")
+_CHUNK = 256
+"""Rows that a process takes at once."""
+
+Progress = Callable[[int, int], None]
+"""Is told how many rows of how many are done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The samples of rows."""
+
+    ids: NDArray[np.int32]
+    """Of one sample behind the other."""
+    trained: NDArray[np.bool_]
+    """Which of them are learnt."""
+    bounds: NDArray[np.int64]
+    """Where samples begin, and the end of the last."""
+    lost: NDArray[np.int32]
+    """Tokens that each sample lost to its length."""
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __getitem__(self, number: int) -> Sample:
+        part = slice(int(self.bounds[number]), int(self.bounds[number + 1]))
+        return Sample(self.ids[part].astype(np.int64), np.asarray(self.trained[part]), lost=int(self.lost[number]))
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """The inputs of each sample."""
+        return np.diff(self.bounds) - 1
+
+    @property
+    def num_trained(self) -> NDArray[np.int64]:
+        """The tokens of each sample that have a loss."""
+        sums = np.add.reduceat(np.asarray(self.trained, np.int64), self.bounds[:-1])
+        return sums - self.trained[self.bounds[:-1]]
+
+
+def tokenised(
+    samples: Samples, folder: Path, description: Mapping[str, Any], *, workers: int = 0, progress: Progress | None = None
+) -> Tokens:
+    """Return samples from `folder`, or make them and keep them there, by so many processes (0: one a core).
+
+    InputError if the folder cannot be used, or a row is no sample; the first such row of the file is named.
+    """
+
+    def build() -> list[NDArray[Any]]:
+        folder.mkdir(parents=True, exist_ok=True)
+        return _made(samples, folder, workers, progress)
+
+    return Tokens(*cached_arrays(folder, "tokens", description, NAMES, build, key=CACHE_KEY))
+
+
+def _made(samples: Samples, folder: Path, workers: int, progress: Progress | None) -> list[NDArray[Any]]:
+    """Tokenise into files without a name, which are gone with this process: there may be more tokens than memory."""
+    lengths: list[NDArray[np.int64]] = [np.zeros(1, np.int64)]
+    lost: list[NDArray[np.int32]] = []
+    done = 0
+    with TemporaryFile(dir=folder) as ids, TemporaryFile(dir=folder) as trained, _chunks(samples, workers) as chunks:
+        for chunk in chunks:
+            if isinstance(chunk, InputError):
+                raise chunk
+            ids.write(chunk[0].tobytes())
+            trained.write(chunk[1].tobytes())
+            lengths.append(chunk[2])
+            lost.append(chunk[3])
+            done += len(chunk[2])
+            if progress is not None:
+                progress(done, len(samples))
+        ids.flush()
+        trained.flush()
+        kept: list[NDArray[Any]] = [np.memmap(ids, np.int32, mode="r"), np.memmap(trained, np.bool_, mode="r")]
+    return [*kept, np.concatenate(lengths).cumsum(), np.concatenate(lost)]
+
+
+_Chunk = tuple[NDArray[np.int32], NDArray[np.bool_], NDArray[np.int64], NDArray[np.int32]]
+"""Ids, which are trained, lengths and lost tokens of some samples."""
+
+
+def _chunk(samples: Samples, start: int) -> _Chunk | InputError:
+    try:
+        made = [samples[number] for number in range(start, min(start + _CHUNK, len(samples)))]
+    except InputError as error:
+        # Raised by the process that asked: out of this one it would come inside a traceback.
+        return error
+    return (
+        np.concatenate([sample.ids for sample in made]).astype(np.int32),
+        np.concatenate([sample.trained for sample in made]),
+        np.array([len(sample.ids) for sample in made], np.int64),
+        np.array([sample.lost for sample in made], np.int32),
+    )
+
+
+@contextmanager
+def _chunks(samples: Samples, workers: int) -> Iterator[Iterator[_Chunk | InputError]]:
+    """Give the chunks in the order of the rows, as several processes make them if there are enough rows."""
+    starts = range(0, len(samples), _CHUNK)
+    count = min(workers or num_cores(), len(starts))
+    if count <= 1:
+        yield map(partial(_chunk, samples), starts)
+        return
+    with get_context().Pool(count, _open_worker, (samples, os.getpid())) as pool:
+        yield pool.imap(_chunk_here, starts)
+
+
+_here: list[Samples] = []
+"""What this worker process reads."""
+
+
+def _open_worker(samples: Samples, main: int) -> None:
+    end_with_parent(main)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    _here.append(samples)
+
+
+def _chunk_here(start: int) -> _Chunk | InputError:
+    return _chunk(_here[0], start)
