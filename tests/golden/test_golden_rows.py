@@ -69,8 +69,8 @@ def _bins(rows: SFTConfig, packing: PackingConfig) -> int:
     return len(pack(lengths, packing, seed=rows.seed))
 
 
-def test_a_run_on_rows_goes_on_bitwise(rows: SFTConfig, tmp_path: Path) -> None:
+def test_a_run_on_rows_goes_on_bitwise_with_loader_processes_too(rows: SFTConfig, tmp_path: Path) -> None:
     saved = {"save": str(tmp_path / "saved"), "save_interval": 3, "train_iters": 8, "eval_iters": 1, "eval_interval": 2}
     straight = losses(tmp_path, "straight", rows, **saved)
     step = {"load": str(tmp_path / "saved"), "ckpt_step": 3, "train_iters": 8, "eval_iters": 1, "eval_interval": 2}
-    assert losses(tmp_path, "again", rows, **step) == straight[3:]
+    assert losses(tmp_path, "again", rows, num_workers=2, **step) == straight[3:]

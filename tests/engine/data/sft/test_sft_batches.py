@@ -1,18 +1,24 @@
 """Samples to microbatches: order, packs, filling up."""
 
+import multiprocessing
 from collections import Counter
+from functools import partial
 from itertools import chain, islice
 
 import numpy as np
 import pytest
 import torch
 
-from primus.engine.config import PackingConfig
+from test_sft_samples import Letters
+
+from primus.engine.config import PackingConfig, SFTConfig
+from primus.engine.data import workers
 from primus.engine.data.samplers import PADDING, Sampling
 from primus.engine.data.sft.batches import Batches
 from primus.engine.data.sft.order import Order, in_turn_of_ranks, round_and_round, samples_of_iteration
 from primus.engine.data.sft.packing import pack
-from primus.engine.data.sft.samples import Sample
+from primus.engine.data.sft.rows import Listed
+from primus.engine.data.sft.samples import Sample, Samples
 from primus.engine.data.sft.shape import Shape
 from primus.errors import InputError
 
@@ -55,6 +61,32 @@ def test_packed_samples_have_places_and_ends_of_their_own():
     assert found.cu_seqlens == (0, 2, 5, 8)
     wide = Shape(seq_length=8, multiple=4, segment_multiple=4, is_fixed=False, end=END)
     assert batch([0], wide, [[1, 0]]).cu_seqlens == (0, 4, 8)
+
+
+@pytest.mark.parametrize("packs", [None, [[1, 0], [2], [0, 1]]], ids=["rows", "packs"])
+def test_worker_processes_make_the_same_batches_from_wherever_a_run_goes_on(packs, monkeypatch):
+    monkeypatch.setattr(workers, "_useful_workers", lambda wanted: wanted)
+
+    def made(num_workers, consumed):
+        batches = Batches(SAMPLES, packs, SHAPE, torch.device("cpu"), num_workers=num_workers)
+        order = Order(total=3, batch=3, seed=1)
+        numbers = partial(in_turn_of_ranks, order, Sampling(total=3, micro_batch_size=1, rank=0, size=1), consumed)
+        return [(each.tokens.tolist(), each.loss_mask.tolist(), each.cu_seqlens) for each in islice(batches.stream(numbers), 7)]
+
+    before = set(multiprocessing.active_children())
+    alone = made(0, 0)
+    assert made(2, 0) == alone
+    assert set(multiprocessing.active_children()) == before
+    assert made(2, 3)[:4] == alone[3:]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_row_that_is_no_sample_is_told_without_a_workers_traceback(num_workers):
+    rows = Listed([{"input": "a"}], "rows")
+    samples = Samples(rows, SFTConfig(train="rows"), Letters(), tokenizer_model=None, max_length=9)
+    batches = Batches(samples, None, SHAPE, torch.device("cpu"), num_workers=num_workers)
+    with pytest.raises(InputError, match=r"^rows, row 0 has no field output, the answer; it has input$"):
+        next(batches.stream(lambda: iter([[0]])))
 
 
 def test_bins_are_those_of_first_fit():
