@@ -110,6 +110,9 @@ def _mixing_width(model: ModelConfig, number: int) -> tuple[int, int]:
             return whole, _mamba_width(model)
         case "gated_delta":
             return whole, _delta_width(model)
+        case "kimi_delta":
+            # Two norms, and their outputs; what leads to the gates and to the decay.
+            return whole + model.hidden_size + sum(model.delta.gates_down), _kimi_width(model)
         case "short_conv":
             # Both gates, what they multiply, before and after the convolution, and the output.
             return whole, 6 * model.hidden_size
@@ -149,6 +152,18 @@ def _delta_width(model: ModelConfig) -> int:
     keys, pairs = d.num_value_heads * d.key_head_dim, 5 * d.num_value_heads * SCAN_CHUNK
     states = 2 * keys * d.value_head_dim // SCAN_CHUNK
     return 3 * sum(d.blocks[:3]) + d.values + 2 * (10 * keys + 10 * d.values + states + pairs + 6 * d.num_value_heads)
+
+
+def _kimi_width(model: ModelConfig) -> int:
+    """Return what Kimi delta attention keeps of a token, counted as if all were of the compute dtype.
+
+    As a gated delta net, but decays have channels, too, and for each halving of a chunk the later half keeps queries, keys and
+    decays anew, and the earlier one keys and decays.
+    """
+    d = model.delta
+    keys = (12 + 5 * (SCAN_CHUNK.bit_length() - 1) // 2) * d.decays
+    pairs, states = 3 * d.num_value_heads * SCAN_CHUNK, 2 * d.decays * d.value_head_dim // SCAN_CHUNK
+    return 3 * sum(d.read) + 2 * d.values + 2 * (keys + 5 * d.values + states + pairs + 6 * d.num_value_heads)
 
 
 def _mlp_width(model: ModelConfig, width: int) -> int:

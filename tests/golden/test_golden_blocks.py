@@ -29,6 +29,7 @@ DELTA: Keys = {
     "linear_key_head_dim": 6,
     "linear_value_head_dim": 5,
 }
+KIMI: Keys = {**DELTA, "experimental_attention_variant": "kimi_delta_attention"}
 UNEVEN: Keys = {
     "num_layers": 4,
     "add_bias_linear": True,
@@ -36,7 +37,14 @@ UNEVEN: Keys = {
 }
 MODELS: dict[str, Keys] = {
     name: {**keys, "init_method_std": 0.2, "train_iters": 2}
-    for name, keys in {"hybrid": HYBRID, "experts": EXPERTS, "short": SHORT, "delta": DELTA, "uneven": UNEVEN}.items()
+    for name, keys in {
+        "hybrid": HYBRID,
+        "experts": EXPERTS,
+        "short": SHORT,
+        "delta": DELTA,
+        "kimi": KIMI,
+        "uneven": UNEVEN,
+    }.items()
 }
 
 TP2: Keys = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
@@ -49,6 +57,9 @@ LAYOUTS: dict[str, tuple[str, int, Keys]] = {
     "pp2-zero-bubble": ("hybrid", 2, {"pipeline_model_parallel_size": 2, "patch_zero_bubble": True}),
     "short-tp2-sp": ("short", 2, TP2),
     "delta-tp2-sp": ("delta", 2, TP2),
+    "kimi-tp2": ("kimi", 2, {**TP2, "sequence_parallel": False}),
+    "kimi-tp2-sp-recomputed": ("kimi", 2, {**TP2, **FULL}),
+    "kimi-pp2": ("kimi", 2, {"pipeline_model_parallel_size": 2}),
     "ep2": ("experts", 2, {"expert_model_parallel_size": 2}),
     "uneven-tp2": ("uneven", 2, {**TP2, "sequence_parallel": False}),
     "uneven-tp2-sp-pp2": ("uneven", 4, {**TP2, "pipeline_model_parallel_size": 2}),

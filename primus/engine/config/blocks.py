@@ -5,8 +5,8 @@ from typing import Literal
 
 __all__ = ["BlocksConfig", "FeedForward", "Mixing"]
 
-Mixing = Literal["attention", "mamba", "gated_delta", "short_conv", "linear", "none"]
-"""`gated_delta` is linear attention, `short_conv` a gated convolution of a few tokens.
+Mixing = Literal["attention", "mamba", "gated_delta", "kimi_delta", "short_conv", "linear", "none"]
+"""`gated_delta` and `kimi_delta` are linear attention, `short_conv` a gated convolution of a few tokens.
 
 `linear`: one square matrix, which mixes no tokens; `none`: the half and its norm are not there.
 """
@@ -41,4 +41,4 @@ class BlocksConfig:
     @property
     def runs_along(self) -> bool:
         """Whether the state of some layer runs along the sequence, token by token."""
-        return not {"mamba", "gated_delta", "short_conv"}.isdisjoint(self.mixing)
+        return not {"mamba", "gated_delta", "kimi_delta", "short_conv"}.isdisjoint(self.mixing)

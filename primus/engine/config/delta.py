@@ -7,7 +7,7 @@ __all__ = ["DeltaConfig"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeltaConfig:
-    """Gated delta nets (arXiv 2412.06464)."""
+    """Gated delta nets (arXiv 2412.06464) and Kimi delta attention (arXiv 2510.26692)."""
 
     num_key_heads: int = 16
     """Query and key heads."""
@@ -26,7 +26,25 @@ class DeltaConfig:
         return self.num_value_heads * self.value_head_dim
 
     @property
-    def blocks(self) -> tuple[int, int, int, int, int, int]:
-        """Rows of the input projection: queries, keys, values, the output's gate, how much is written, how much is kept."""
+    def read(self) -> tuple[int, int, int]:
+        """Rows of the projections that the convolution sees: queries, keys, values."""
         keys = self.num_key_heads * self.key_head_dim
-        return keys, keys, self.values, self.values, self.num_value_heads, self.num_value_heads
+        return keys, keys, self.values
+
+    @property
+    def blocks(self) -> tuple[int, int, int, int, int, int]:
+        """Rows of a gated delta net's input projection: those, the output's gate, how much is written, how much is kept."""
+        return *self.read, self.values, self.num_value_heads, self.num_value_heads
+
+    @property
+    def decays(self) -> int:
+        """Channels that Kimi delta attention keeps apart: those of a key, for each value head."""
+        return self.num_value_heads * self.key_head_dim
+
+    @property
+    def gates_down(self) -> tuple[int, int, int]:
+        """Rows of Kimi delta attention's other projection: to the decay, to the output's gate, how much is written.
+
+        The first two are as narrow as a value head, and lead on to all heads.
+        """
+        return self.value_head_dim, self.value_head_dim, self.num_value_heads

@@ -82,6 +82,9 @@ def _of_layer(model: ModelConfig, number: int) -> Iterator[str]:
             yield from (f"self_attention.{name}" for name in _of_attention(model))
         case "gated_delta" | "short_conv":
             yield from ("self_attention.in_proj", "self_attention.out_proj")
+        case "kimi_delta":
+            names = ("in_proj", "gates_down_proj", "decay_up_proj", "out_gate_up_proj", "out_proj")
+            yield from (f"self_attention.{name}" for name in names)
         case "mamba":
             yield from ("mixer.in_proj", "mixer.out_proj")
     if model.blocks.feed_forward_of(number) != "mlp" or model.blocks.mixing_of(number) == "mamba":

@@ -47,6 +47,8 @@ def _mixing(config: ModelConfig, number: int) -> int:
             return _mamba(config)
         case "gated_delta":
             return _delta_net(config)
+        case "kimi_delta":
+            return _kimi_delta(config)
         case "short_conv":
             return 4 * config.hidden_size**2
         case "linear":
@@ -78,6 +80,13 @@ def _delta_net(config: ModelConfig) -> int:
     """Return the projections, and the rule token by token: a state is decayed, read twice and added to."""
     d = config.delta
     return config.hidden_size * (sum(d.blocks) + d.values) + 4 * d.values * d.key_head_dim
+
+
+def _kimi_delta(config: ModelConfig) -> int:
+    """Return the projections, those of the gates in two steps, and the rule token by token, as above."""
+    d = config.delta
+    projections = config.hidden_size * (sum(d.read) + sum(d.gates_down) + d.values)
+    return projections + d.value_head_dim * (d.decays + d.values) + 4 * d.values * d.key_head_dim
 
 
 def _attention(config: ModelConfig) -> int:

@@ -124,6 +124,8 @@ def _layer(config: ModelConfig, number: int) -> LayerSize:
             size += norm + _mamba(config)
         case "gated_delta":
             size += norm + _delta_net(config)
+        case "kimi_delta":
+            size += norm + _kimi_delta(config)
         case "short_conv":
             size += norm + LayerSize(divided=config.hidden_size * (4 * config.hidden_size + SHORT_TAPS))
         case "linear":
@@ -152,6 +154,16 @@ def _delta_net(config: ModelConfig) -> LayerSize:
     return LayerSize(
         divided=h * (sum(d.blocks) + d.values) + sum(d.blocks[:3]) * d.conv_width + 2 * d.num_value_heads,
         whole=_norm(config, d.value_head_dim),
+    )
+
+
+def _kimi_delta(config: ModelConfig) -> LayerSize:
+    """Projections, convolution and decays, the norm of heads, and a second norm of the stream, before the gates."""
+    d, h = config.delta, config.hidden_size
+    gates = d.value_head_dim * (d.decays + d.values) + d.values
+    return LayerSize(
+        divided=h * (sum(d.read) + d.values) + sum(d.read) * d.conv_width + gates + d.num_value_heads + d.decays,
+        whole=h * sum(d.gates_down) + _norm(config, h) + _norm(config, d.value_head_dim),
     )
 
 

@@ -115,6 +115,7 @@ def test_a_wrong_list_is_refused(problems_of: Any, keys: dict[str, Any], message
 
 
 DELTA: dict[str, Any] = {"experimental_attention_variant": "gated_delta_net", "linear_num_key_heads": 2}
+KIMI: dict[str, Any] = {"experimental_attention_variant": "kimi_delta_attention"}
 
 
 @pytest.mark.parametrize(
@@ -124,6 +125,8 @@ DELTA: dict[str, Any] = {"experimental_attention_variant": "gated_delta_net", "l
         ({"linear_attention_freq": 2}, ("gated_delta", "attention") * 2),
         ({"linear_attention_freq": "[1]*3+[0]"}, ("gated_delta", "gated_delta", "gated_delta", "attention")),
         ({**HYBRID, "hybrid_override_pattern": "M-*M"}, ("gated_delta", "none", "attention", "gated_delta")),
+        ({**KIMI, "linear_attention_freq": 2}, ("kimi_delta", "attention") * 2),
+        ({**KIMI, **HYBRID, "hybrid_override_pattern": "M-*M"}, ("kimi_delta", "none", "attention", "kimi_delta")),
     ],
     ids=str,
 )
@@ -137,7 +140,10 @@ def test_linear_layers_follow_their_rhythm(build: Any, keys: dict[str, Any], mix
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"experimental_attention_variant": "kimi_delta_attention"}, "is not built yet: use gated_delta_net"),
+        ({"experimental_attention_variant": "mamba_3"}, "experimental_attention_variant"),
+        ({**KIMI, "context_parallel_size": 2}, "the state of experimental_attention_variant kimi_delta_attention ("),
+        ({**KIMI, "linear_num_value_heads": 3}, "is not a multiple of linear_num_key_heads 2"),
+        ({**KIMI, "apply_residual_connection_post_layernorm": True}, "has two norms beside one another, and none to add to"),
         ({"linear_num_value_heads": 3}, "is not a multiple of linear_num_key_heads 2"),
         ({"linear_attention_freq": "[1]"}, "linear_attention_freq"),
         ({"tensor_model_parallel_size": 4}, "linear_num_key_heads 2 (exp.yaml:"),

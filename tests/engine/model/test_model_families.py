@@ -23,7 +23,8 @@ from primus.engine.parallel.random import RandomStreams
 FAMILIES = [
     *("llama3.1_8B", "qwen3_tiny", "mixtral_8x7B_v0.1", "grok2", "llama4_17B16E", "llama4_17B128E", "qwen3_30B_A3B"),
     *("glm4_7", "gpt_oss_20B", "minimax_m2.5", "deepseek_v2_lite", "deepseek_v2", "deepseek_v3", "lfm2_8B_A1B"),
-    *("mamba_370M", "zebra_llama_1B", "zebra_llama_300M_mamba_hybrid"),
+    *("mamba_370M", "zebra_llama_1B", "zebra_llama_300M_mamba_hybrid", "zebra_llama_300M_gdn_hybrid"),
+    *("zebra_llama_300M_kda_pure", "zebra_llama_1B_kda_pure"),
 ]
 B, S, V = 3, 12, 48
 
@@ -51,6 +52,8 @@ def shrunk(values: dict[str, Any]) -> dict[str, Any]:
     kept = {key: size for key, size in SMALLER.items() if values[key] is not None}
     if values["model_type"] == "mamba":
         kept |= {"mamba_state_dim": 6, "mamba_head_dim": 8, "mamba_num_groups": 2}
+    if values["experimental_attention_variant"] is not None:
+        kept |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 8}
     if values["hybrid_override_pattern"] is not None:
         kept["hybrid_override_pattern"] = "*-M-"
     if values["lfm_layer_types"] is not None:

@@ -82,8 +82,8 @@ _STATE_SPACE = section(
           doc="Run a Mamba mixer step by step instead of in one kernel."),
     live("experimental_attention_variant", "str?", "model.blocks.mixing",
          choices=("gated_delta_net", "kimi_delta_attention"),
-         doc="Mixer with a state of fixed size that takes the place of attention, or of the Mamba mixer in a hybrid; "
-             "`kimi_delta_attention` is not built yet."),
+         doc="Mixer with a state of fixed size that takes the place of attention, or of the Mamba mixer in a hybrid: one decay "
+             "a head (`gated_delta_net`), or one a channel (`kimi_delta_attention`). Null: none."),
     live("linear_attention_freq", "int|str|list[int]?", "model.blocks.mixing",
          doc="Which layers are linear: all but every n-th, or a list such as `([1]*3+[0])*6`. Null: all."),
     live("linear_conv_kernel_dim", "int", "model.delta.conv_width", minimum=1,

@@ -11,9 +11,11 @@ from primus.engine.model.dropout import BiasDropoutAdd
 from primus.engine.model.heterogeneous import SquareLinear
 from primus.engine.model.layer import Layer, residual_after_norm, residual_before_norm
 from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
+from primus.engine.model.mla import ReplicatedLinear
 from primus.engine.model.parameter import Place
 from primus.engine.model.ssm.conv import CausalConvolution
 from primus.engine.model.ssm.delta import GatedDeltaNet
+from primus.engine.model.ssm.kimi_delta import KimiDeltaAttention
 from primus.engine.model.ssm.layer import MixerLayer
 from primus.engine.model.ssm.mixer import MambaMixer
 from primus.engine.model.ssm.short import ShortConvolution
@@ -30,7 +32,7 @@ def layer(config: ModelConfig, place: Place, number: int) -> nn.Module:
         return MixerLayer(norm=norm(config, place), mixer=_mamba(config, place), add=add, residual=residual)
     self_attention, mlp = _mixing(config, place, number), _feed_forward(config, place, number)
     return Layer(
-        input_layernorm=None if self_attention is None else norm(config, place),
+        input_layernorm=_input_norm(config, place, number),
         self_attention=self_attention,
         pre_mlp_layernorm=None if mlp is None else norm(config, place),
         mlp=mlp,
@@ -57,12 +59,24 @@ def check_blocks(config: ModelConfig) -> None:
         )
 
 
+def _input_norm(config: ModelConfig, place: Place, number: int) -> nn.Module | None:
+    match config.blocks.mixing_of(number):
+        case "none":
+            return None
+        case "kimi_delta":
+            return nn.Identity()  # it has two norms of its own, beside one another
+        case _:
+            return norm(config, place)
+
+
 def _mixing(config: ModelConfig, place: Place, number: int) -> nn.Module | None:
     kind = config.blocks.mixing_of(number)
     if kind == "attention":
         return attention(config, place, number)
     if kind == "gated_delta":
         return _delta_net(config, place)
+    if kind == "kimi_delta":
+        return _kimi_delta(config, place)
     if kind == "short_conv":
         return _short_convolution(config, place)
     return _square(config, place) if kind == "linear" else None
@@ -94,20 +108,57 @@ def _mamba(config: ModelConfig, place: Place) -> MambaMixer:
 
 
 def _delta_net(config: ModelConfig, place: Place) -> GatedDeltaNet:
-    d, h = config.delta, config.hidden_size
+    d = config.delta
     return GatedDeltaNet(
         place,
         d,
-        in_proj=ColumnParallelLinear(
-            place, h, sum(d.blocks), bias=False, initial=initial(config), blocks=d.blocks, overlap=config.tp_overlap.qkv
-        ),
-        # Each rank norms its own heads, so the one gain of all heads gets a part of its gradient on every rank.
-        out_norm=norm_kind(config)(
-            place, d.value_head_dim, eps=config.norm_epsilon, one_plus=config.layernorm_1p, partial_grad=place.tp.size > 1
-        ),
-        out_proj=RowParallelLinear(
-            place, d.values, h, bias=False, initial=initial(config, deep=True), overlap=config.tp_overlap.proj
-        ),
+        in_proj=_up(config, place, config.hidden_size, d.blocks),
+        out_norm=_norm_of_heads(config, place),
+        out_proj=_out_of_heads(config, place),
+    )
+
+
+def _kimi_delta(config: ModelConfig, place: Place) -> KimiDeltaAttention:
+    d, h = config.delta, config.hidden_size
+    return KimiDeltaAttention(
+        place,
+        d,
+        in_norm=norm(config, place),
+        in_proj=_up(config, place, h, d.read),
+        gate_norm=norm(config, place),
+        gates_down_proj=ReplicatedLinear(place, h, sum(d.gates_down), initial=initial(config)),
+        decay_up_proj=_up(config, place, d.value_head_dim, (d.decays,)),
+        out_gate_up_proj=_up(config, place, d.value_head_dim, (d.values,), bias=True),
+        out_norm=_norm_of_heads(config, place),
+        out_proj=_out_of_heads(config, place),
+    )
+
+
+def _up(config: ModelConfig, place: Place, inputs: int, blocks: tuple[int, ...], *, bias: bool = False) -> ColumnParallelLinear:
+    return ColumnParallelLinear(
+        place, inputs, sum(blocks), bias=bias, initial=initial(config), blocks=blocks, overlap=config.tp_overlap.qkv
+    )
+
+
+def _norm_of_heads(config: ModelConfig, place: Place) -> nn.Module:
+    """Each rank norms its own heads, so the one gain of all heads gets a part of its gradient on every rank."""
+    return norm_kind(config)(
+        place,
+        config.delta.value_head_dim,
+        eps=config.norm_epsilon,
+        one_plus=config.layernorm_1p,
+        partial_grad=place.tp.size > 1,
+    )
+
+
+def _out_of_heads(config: ModelConfig, place: Place) -> RowParallelLinear:
+    return RowParallelLinear(
+        place,
+        config.delta.values,
+        config.hidden_size,
+        bias=False,
+        initial=initial(config, deep=True),
+        overlap=config.tp_overlap.proj,
     )
 
 

@@ -22,7 +22,7 @@ from primus.engine.model.ssm.delta_rule import gated_delta_rule
 from primus.engine.model.ssm.mixer import log_decay, step_bias
 from primus.engine.parallel.sharding import Sharding
 
-__all__ = ["GatedDeltaNet"]
+__all__ = ["GatedDeltaNet", "unit_heads"]
 
 _EPS = 1e-6
 
@@ -55,7 +55,7 @@ class GatedDeltaNet(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         qkv, gate, write, keep = self.in_proj(u_SBH).split([sum(self._blocks[:3]), *self._blocks[3:]], dim=-1)
         q, k, v = F.silu(self.conv1d(qkv, mask)).split(self._blocks[:3], dim=-1)
-        q, k = (self._unit(x) for x in (q, k))
+        q, k = (unit_heads(x, self._key_dim, self._sharers) for x in (q, k))
         # Its sums over a chunk stand in exponents.
         wide = torch.promote_types(keep.dtype, torch.float32)
         log = -torch.exp(self.A_log.to(wide)) * F.softplus(keep.to(wide) + self.dt_bias.to(wide))
@@ -66,9 +66,10 @@ class GatedDeltaNet(nn.Module):
         out: tuple[Tensor, Tensor | None] = self.out_proj(y.flatten(-2).to(u_SBH.dtype))
         return out
 
-    def _unit(self, x: Tensor) -> Tensor:
-        """Return heads [S, B, N, D] of unit length, each for the value heads that share it."""
-        x_SBGD = x.unflatten(-1, (-1, self._key_dim)).to(torch.promote_types(x.dtype, torch.float32))
-        unit = x_SBGD * torch.rsqrt(x_SBGD.square().sum(-1, keepdim=True) + _EPS)
-        shared: Tensor = unit.repeat_interleave(self._sharers, dim=2)
-        return shared
+
+def unit_heads(x: Tensor, channels: int, sharers: int) -> Tensor:
+    """Return [S, B, F] as heads [S, B, N, D] of unit length and at least fp32, each for the value heads that share it."""
+    x_SBGD = x.unflatten(-1, (-1, channels)).to(torch.promote_types(x.dtype, torch.float32))
+    unit = x_SBGD * torch.rsqrt(x_SBGD.square().sum(-1, keepdim=True) + _EPS)
+    shared: Tensor = unit.repeat_interleave(sharers, dim=2)
+    return shared

@@ -11,19 +11,20 @@ __all__ = ["RULES", "VARIANT", "feed_forward", "mixing", "widths"]
 
 _MIXING = {"M": "mamba", "*": "attention"}
 VARIANT = "experimental_attention_variant"
+_LINEAR = {"gated_delta_net": "gated_delta", "kimi_delta_attention": "kimi_delta"}
 _LFM = {"conv": "short_conv", "full_attention": "attention"}
 
 
 def mixing(p: Params) -> list[str]:
     """Return the first half of each layer; empty where all have attention."""
     if mamba.is_mamba(p):
-        symbols = _MIXING | ({"M": "gated_delta"} if p[VARIANT] else {})
+        symbols = _MIXING | ({"M": _LINEAR[p[VARIANT]]} if p[VARIANT] else {})
         return [symbols.get(symbol, "none") for symbol in mamba.pattern(p)]
     if p[VARIANT]:
         rhythm = _linear_layers(p)
         if isinstance(rhythm, str):
             raise Unreadable("linear_attention_freq")
-        return ["gated_delta" if is_linear else "attention" for is_linear in rhythm]
+        return [_LINEAR[p[VARIANT]] if is_linear else "attention" for is_linear in rhythm]
     if p["lfm_layer_types"]:
         return [_LFM[kind] for kind in p["lfm_layer_types"]]
     return heterogeneous.mixing(p) if heterogeneous.is_heterogeneous(p) else []
@@ -76,8 +77,6 @@ def linear_layers_are_built(p: Params) -> Problems:
     """The rhythm is understood, value heads share key heads evenly, and ranks divide these."""
     if not p[VARIANT]:
         return
-    if p[VARIANT] != "gated_delta_net":
-        yield f"{p.where(VARIANT)} is not built yet: use gated_delta_net."
     rhythm = None if mamba.is_mamba(p) else _linear_layers(p)
     if isinstance(rhythm, str):
         yield f"{p.where('linear_attention_freq')}: {rhythm}"
@@ -88,6 +87,15 @@ def linear_layers_are_built(p: Params) -> Problems:
         yield f"{p.where('linear_num_key_heads')} is not divisible by {p.where('tensor_model_parallel_size')}: use fewer ranks."
 
 
+def residual_has_one_norm(p: Params) -> Problems:
+    """Kimi delta attention has two norms beside one another, so that there is no "after the norm" to add to."""
+    if p[VARIANT] == "kimi_delta_attention" and p["apply_residual_connection_post_layernorm"]:
+        yield (
+            f"{p.where('apply_residual_connection_post_layernorm')}: {p.where(VARIANT)} has two norms beside one another, "
+            "and none to add to; set apply_residual_connection_post_layernorm: false."
+        )
+
+
 def channels_are_divided_evenly(p: Params) -> Problems:
     """Ranks divide the channels of a convolution."""
     ranks = p["tensor_model_parallel_size"]
@@ -95,7 +103,13 @@ def channels_are_divided_evenly(p: Params) -> Problems:
         yield f"{p.where('hidden_size')} is not divisible by {p.where('tensor_model_parallel_size')}: use a size that is."
 
 
-RULES: tuple[Rule, ...] = (layers_are_said_once, sequences_are_whole, linear_layers_are_built, channels_are_divided_evenly)
+RULES: tuple[Rule, ...] = (
+    layers_are_said_once,
+    sequences_are_whole,
+    linear_layers_are_built,
+    residual_has_one_norm,
+    channels_are_divided_evenly,
+)
 
 
 def _lfm(p: Params) -> str:
