@@ -37,6 +37,7 @@ MOE: Keys = {
     "moe_layer_freq": "([0]+[1]*3)",
 }
 TP2: Keys = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
+ZERO1: Keys = {"use_distributed_optimizer": True, "overlap_grad_reduce": True}
 ZERO3: Keys = {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads_params"}
 META: Keys = {"init_model_with_meta_device": True}
 FULL: Keys = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
@@ -51,7 +52,7 @@ CASES: dict[str, tuple[Keys, PEFTConfig, Keys]] = {
     "lora zero3 meta": (MODEL, LORA, {**ZERO3, **META}),
     "dora fsdp2 recomputed": (MODEL, DORA, {"use_torch_fsdp2": True, **FULL}),
     "pp2 first stage frozen": (MODEL, ONE_LAYER, {"pipeline_model_parallel_size": 2}),
-    "cp2 zero1": (MODEL, LORA, {"context_parallel_size": 2, "use_distributed_optimizer": True}),
+    "cp2 zero1 overlapped": (MODEL, LORA, {"context_parallel_size": 2, **ZERO1, "overlap_param_gather": True}),
     "shared ep2": (MOE, LORA, {"expert_model_parallel_size": 2}),
     "shared tp2 ep2": (MOE, LORA, {**TP2, "expert_model_parallel_size": 2, "expert_tensor_parallel_size": 1}),
     "shared tp2 etp2": (MOE, LORA, {**TP2, "expert_tensor_parallel_size": 2}),

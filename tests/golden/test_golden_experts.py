@@ -44,6 +44,7 @@ ZB: Keys = {"patch_zero_bubble": True}
 
 LAYOUTS: dict[str, tuple[int, Keys]] = {
     "dp2": (2, {"use_distributed_optimizer": False}),
+    "dp2-overlapped": (2, OVERLAP),
     "ep2": (2, {**EP2, "moe_shared_expert_overlap": True}),
     "ep2-zero3": (4, {**EP2, **ZERO3, **FLEX}),
     "ep2-overlapped-full": (4, {**EP2, **OVERLAP, **FULL, **GATHER}),

@@ -6,7 +6,7 @@ sharded            update | F(G0 G1 G2) | B(G2 G1 G0)      ZeRO 3 (arXiv 1910.02
                                                            weights have memory while it runs
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -48,7 +48,7 @@ class WholeWeights:
             return
         bucket_of = {place.param: bucket for bucket in self._works for place in bucket.places}
         for module in modules:
-            buckets = dict.fromkeys(bucket_of[p] for p in module.parameters(recurse=False) if p in bucket_of)
+            buckets = dict.fromkeys(bucket_of[p] for p in _read_by(module) if p in bucket_of)
             if buckets:
                 module.register_forward_pre_hook(partial(self._await_all, tuple(buckets)))
 
@@ -85,6 +85,14 @@ class WholeWeights:
         if bucket in self._stale:
             self._stale.discard(bucket)
             self._works[bucket] = start_all_gather_(bucket.model, self._groups[bucket])
+
+
+def _read_by(module: nn.Module) -> Iterator[nn.Parameter]:
+    """Yield what a module's forward reads: its own parameters, and those of parts that nobody calls, since they have none."""
+    yield from module.parameters(recurse=False)
+    for part in module.children():
+        if type(part).forward is nn.Module.forward:
+            yield from _read_by(part)
 
 
 class ShardedWeights:

@@ -1,12 +1,14 @@
 """Adapters divided over tensor-parallel ranks equal one process in float64: losses and gradients at 1e-12."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from divided import BASE, batch, build, grouped, summed, whole
 from ranks import run_ranks
-from torch import Tensor
+from torch import Tensor, nn
 
 from primus.engine.config import DistConfig, PEFTConfig
 from primus.engine.config.attention import MLAConfig
@@ -20,9 +22,11 @@ from primus.engine.model.builder import model_place
 from primus.engine.model.gpt import GPTModel
 from primus.engine.model.moe.router import Router
 from primus.engine.model.size import parameter_count
-from primus.engine.parallel.mesh import Mesh, build_mesh, single_mesh
+from primus.engine.parallel.buckets import Bucket
+from primus.engine.parallel.mesh import Group, Mesh, build_mesh, single_mesh
 from primus.engine.parallel.random import RandomStreams
 from primus.engine.parallel.sharding import weight_shards
+from primus.engine.parallel.weights import WholeWeights
 from primus.engine.peft.apply import apply_peft, sizes
 from primus.engine.peft.magnitude import set_magnitudes
 from primus.errors import ConfigError
@@ -151,6 +155,41 @@ def test_dropout_acts_in_training_alone_and_is_replayed(position: str) -> None:
     kept.eval()
     with torch.no_grad():
         torch.testing.assert_close(kept(tokens, positions, labels_BS=labels, loss_mask_BS=mask), plain, rtol=1e-13, atol=0.0)
+
+
+class Held:
+    """A bucket of one parameter."""
+
+    def __init__(self, param: nn.Parameter) -> None:
+        self.places = (SimpleNamespace(param=param),)
+
+
+class Waits(WholeWeights):
+    """Notes whose updates a forward waits for."""
+
+    def __init__(self) -> None:
+        super().__init__(overlaps=True, waits_for_start=False)
+        self.awaited: set[nn.Parameter] = set()
+
+    def _await_all(self, buckets: tuple[Any, ...], *_: object) -> None:
+        self.awaited |= {place.param for bucket in buckets for place in bucket.places}
+
+
+@pytest.mark.parametrize("scheme", ["lora", "canonical", "dora"])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_forward_waits_for_the_update_of_every_weight(name: str, scheme: str) -> None:
+    """With `overlap_param_gather` the updates of other ranks are still on their way when it begins."""
+    if (name, scheme) == ("moe", "dora"):
+        pytest.skip("experts have no dora")
+    config = replace(MODELS[name], mtp=MTPConfig())
+    model = adapted(config, SCHEMES[scheme], single_mesh())
+    weights = Waits()
+    for parameter in model.parameters():
+        weights.adopt(cast(Bucket, Held(parameter)), Group((0, 1), 0))
+    weights.watch(model.modules())
+    tokens, positions, labels, mask = batch(config)
+    model(tokens, positions, labels_BS=labels, loss_mask_BS=mask)
+    assert [name for name, parameter in model.named_parameters() if parameter not in weights.awaited] == []
 
 
 def test_all_that_is_wrong_is_told_at_once() -> None:
