@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from primus.engine.config import DistConfig, PEFTConfig
 from primus.engine.config.attention import MLAConfig
 from primus.engine.config.blocks import BlocksConfig
+from primus.engine.config.delta import DeltaConfig
 from primus.engine.config.model import ModelConfig, ParallelConfig
 from primus.engine.config.moe import MoEConfig
 from primus.engine.config.mtp import MTPConfig
@@ -56,6 +57,12 @@ MODELS: dict[str, ModelConfig] = {
         num_layers=3,
         blocks=BlocksConfig(mixing=("mamba", "attention", "short_conv"), feed_forward=("none", "mlp", "mlp")),
         mamba=MambaConfig(num_heads=4, head_dim=8, num_groups=2, state_dim=4),
+    ),
+    "delta": replace(
+        BASE,
+        num_layers=3,
+        blocks=BlocksConfig(mixing=("gated_delta", "attention", "kimi_delta")),
+        delta=DeltaConfig(num_key_heads=2, num_value_heads=4, key_head_dim=6, value_head_dim=4),
     ),
 }
 
