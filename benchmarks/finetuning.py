@@ -1,8 +1,9 @@
 """Fine-tuning tokens a second and peak memory of `primus train posttrain` beside transformers + peft, alternating in one run.
 
 Full weights and LoRA (rank 16 on all linears) on job M's shape in fp32, answers half of each sample. `--rows full`: every
-sample fills the sequence; `varied`: samples of 64 to 512 tokens, packed by ours, padded to the longest of a batch by theirs,
-with the rate of tokens of samples alone. `--trl PYTHON` also times TRL's SFTTrainer with an interpreter that has it.
+sample fills the sequence; `varied`: samples of 64 to 512 tokens, packed by ours, by theirs in batches of eight padded to the
+longest (on average the tokens of our step), with the rate of tokens of samples alone. `--trl PYTHON` also times TRL's
+SFTTrainer with an interpreter that has it, as it comes, which computes activations again, and without that.
 """
 
 import argparse
@@ -14,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,8 @@ from jobs import JOBS, spread
 JOB = JOBS["M"]
 THREADS = 2
 STEPS, WARMUP = 8, 2
+VARIED_BATCH = 8
+"""Samples of a batch of theirs that are as many tokens, on average, as two packs."""
 RANK = 16
 LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 LEARNING_RATE = 1.0e-4
@@ -35,11 +39,12 @@ def main() -> None:
     parser.add_argument("--rows", default="full,varied")
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--trl", metavar="PYTHON")
-    parser.add_argument("--child", nargs=3, metavar=("PEER", "METHOD", "FOLDER"), help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs=4, metavar=("PEER", "METHOD", "ROWS", "FOLDER"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        peer, method, folder = arguments.child
-        print(json.dumps({"bare": bare, "trl": trl}[peer](method, Path(folder))))
+        peer, method, rows, folder = arguments.child
+        batch = VARIED_BATCH if rows == "varied" else JOB.micro_batch_size
+        print(json.dumps(CHILDREN[peer](method, batch, Path(folder))))
         return
     with tempfile.TemporaryDirectory() as folder:
         make_model(Path(folder))
@@ -51,9 +56,13 @@ def main() -> None:
 
 def compare(method: str, rows: str, pairs: int, folder: Path, trl_python: str | None) -> dict[str, object]:
     """Time all sides `pairs` times in turn."""
-    sides = {"ours": lambda: ours(method, rows, folder), "transformers": lambda: child(sys.executable, "bare", method, folder)}
+    sides: dict[str, Callable[[], dict[str, float]]] = {
+        "ours": lambda: ours(method, rows, folder),
+        "transformers": lambda: child(sys.executable, "transformers", method, rows, folder),
+    }
     if trl_python:
-        sides["trl"] = lambda: child(trl_python, "trl", method, folder)
+        for peer in ("trl", "trl_keeping_activations"):
+            sides[peer] = partial(child, trl_python, peer, method, rows, folder)
     measured: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
     for _ in range(pairs):
         for name, run in sides.items():
@@ -100,7 +109,7 @@ def make_model(folder: Path) -> None:
 def make_rows(folder: Path, *, varied: bool) -> None:
     """Write samples whose answer is their second half; with the end token they have the sequence's length at most."""
     draw = random.Random(0)
-    batch = STEPS * JOB.micro_batch_size * (4 if varied else 1)
+    batch = STEPS * (VARIED_BATCH if varied else JOB.micro_batch_size)
     lines = []
     for _ in range(batch):
         length = draw.randint(64, 512) if varied else JOB.seq_length
@@ -132,7 +141,7 @@ def ours(method: str, rows: str, folder: Path) -> dict[str, float]:
         "global_batch_size": JOB.micro_batch_size,
         "train_iters": STEPS,
         "eval_iters": 0,
-        "save": None,
+        "skip_save": True,
         "precision_config": "fp32",
         "finetune_lr": LEARNING_RATE,
         "lr_warmup_iters": 0,
@@ -156,9 +165,9 @@ def ours(method: str, rows: str, folder: Path) -> dict[str, float]:
     return {"tokens_s": statistics.median(row["tokens_per_second"] for row in found), "peak_mb": usage.ru_maxrss / 1024}
 
 
-def child(python: str, peer: str, method: str, folder: Path) -> dict[str, float]:
+def child(python: str, peer: str, method: str, rows: str, folder: Path) -> dict[str, float]:
     """Run another side in a process of its own."""
-    argv = [python, __file__, "--child", peer, method, str(folder)]
+    argv = [python, __file__, "--child", peer, method, rows, str(folder)]
     done = subprocess.run(argv, env=_environment(), capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr[-3000:])
@@ -166,7 +175,7 @@ def child(python: str, peer: str, method: str, folder: Path) -> dict[str, float]
     return row
 
 
-def bare(method: str, folder: Path) -> dict[str, float]:
+def bare(method: str, size: int, folder: Path) -> dict[str, float]:
     """Train transformers' model, with peft's adapters, in a loop of its own."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -178,7 +187,6 @@ def bare(method: str, folder: Path) -> dict[str, float]:
     optimizer = torch.optim.AdamW(trained, lr=LEARNING_RATE, betas=(0.9, 0.98), eps=1e-5, weight_decay=0.1, fused=True)
     model.train()
     rows, times, counts = samples(folder), [], []
-    size = JOB.micro_batch_size
     for step in range(STEPS):
         begin = time.perf_counter()
         batch = rows[step * size : (step + 1) * size]
@@ -197,7 +205,7 @@ def bare(method: str, folder: Path) -> dict[str, float]:
     return _result(times, counts)
 
 
-def trl(method: str, folder: Path) -> dict[str, float]:
+def trl(method: str, size: int, folder: Path, *, recompute: bool = True) -> dict[str, float]:
     """Train by TRL's SFTTrainer."""
     import torch
     from datasets import Dataset
@@ -218,7 +226,8 @@ def trl(method: str, folder: Path) -> dict[str, float]:
     made = Dataset.from_list([{"input_ids": ids, "labels": [-100] * n + ids[n:]} for ids, n in rows])
     arguments = SFTConfig(
         output_dir=str(folder / "trl"),
-        per_device_train_batch_size=JOB.micro_batch_size,
+        per_device_train_batch_size=size,
+        gradient_checkpointing=recompute,
         max_steps=STEPS,
         max_length=JOB.seq_length + 1,
         learning_rate=LEARNING_RATE,
@@ -242,9 +251,15 @@ def trl(method: str, folder: Path) -> dict[str, float]:
         callbacks=[Clock()],
     )
     trainer.train()
-    size = JOB.micro_batch_size
     mean = sum(len(ids) - 1 for ids, _ in rows) / len(rows) * size
     return _result(times, [mean] * len(times))
+
+
+CHILDREN: dict[str, Callable[..., dict[str, float]]] = {
+    "transformers": bare,
+    "trl": trl,
+    "trl_keeping_activations": partial(trl, recompute=False),
+}
 
 
 def with_adapters(model: Any) -> Any:

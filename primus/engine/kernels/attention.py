@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from primus.engine.kernels.causal_attention import MAX_LENGTH, causal_attention
+from primus.engine.kernels.causal_attention import causal_attention, is_short
 from primus.engine.kernels.pick import Form
 from primus.engine.kernels.position_dropout import PositionDropout
 from primus.engine.kernels.soft_cap import soft_cap
@@ -28,7 +28,7 @@ def fused_attention(
     q_SBND: Tensor, k_SBGD: Tensor, v_SBGD: Tensor, mask_B1SS: Tensor | None, *, dropout: float = 0.0
 ) -> Tensor:
     """Attend by `causal_attention` over short sequences in wide floats on a CPU, else through torch's kernels."""
-    is_plain = mask_B1SS is None and not dropout and len(k_SBGD) <= MAX_LENGTH
+    is_plain = mask_B1SS is None and not dropout and is_short(len(k_SBGD), q_SBND.shape[-1])
     if is_plain and q_SBND.device.type == "cpu" and q_SBND.dtype in (torch.float32, torch.float64):
         return causal_attention(q_SBND, k_SBGD, v_SBGD)
     return sdpa_attention(q_SBND, k_SBGD, v_SBGD, mask_B1SS, dropout=dropout)

@@ -11,6 +11,7 @@ Softmax statistics run in at least fp32. `Columns` says which part of the vocabu
 the real vocabulary (padding) never enter the softmax, and their weights get a zero gradient.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -176,9 +177,12 @@ class _DeferrableLinearCrossEntropy(torch.autograd.Function):
 
 
 def _parts(hidden_TH: Tensor, columns: int) -> list[slice]:
-    """Cut the tokens into chunks whose logits stay in the cache; the first one is the longest."""
+    """Cut the tokens evenly into chunks whose logits stay in the cache; the first one is the longest."""
     T = hidden_TH.shape[0]
-    rows = min(T, max(_CHUNK_TOKENS, _CHUNK_BYTES // (_wide(hidden_TH).itemsize * columns)))
+    fitting = max(_CHUNK_TOKENS, _CHUNK_BYTES // (_wide(hidden_TH).itemsize * columns))
+    # An eighth more is borne, because a chunk of few tokens reads the whole matrix as well.
+    chunks = max(1, math.ceil(T / (1.125 * fitting)))
+    rows = math.ceil(T / chunks)
     return [slice(start, min(start + rows, T)) for start in range(0, T, rows)]
 
 
