@@ -127,6 +127,64 @@ def test_a_switch_that_is_gone_is_refused_with_its_successor(primus):
         (["pipeline_dtype: fp16"], "pipeline_dtype fp16 (b.yaml:12) must be "),
         (["scheduler: {lr_decay_style: foo}"], "lr_decay_style foo (b.yaml:12 as scheduler.lr_decay_style) must be one of"),
         (["train_iters: 2", "train_samples: 3"], "but train_samples 3 (b.yaml:13) counts samples"),
+        (
+            ["model: {seq_length: 64}", "dataset: {seq_length: 32}"],
+            "dataset.seq_length 32 (b.yaml:13 as dataset.seq_length) and model.seq_length 64 (b.yaml:12 as model.seq_length) "
+            "differ: set seq_length, which is both.",
+        ),
+        (
+            ["rerun_state_machine: {check_for_nan_in_loss: false}"],
+            "ddp.check_for_nan_in_grad true (recipe gpt.vanilla_gpt) differ, but losses and gradients are looked at together",
+        ),
+        (
+            ["scheduler: {no_weight_decay_cond_type: foo}"],
+            "scheduler.no_weight_decay_cond_type foo (b.yaml:12 as scheduler.no_weight_decay_cond_type) must be qwen3_next",
+        ),
+        (
+            ["model: {gated_linear_unit: false}"],
+            "model.activation_func silu with model.gated_linear_unit false is not known; with that there are gelu, gelu_tanh, "
+            "squared_relu (b.yaml:12 as model.gated_linear_unit).",
+        ),
+        (
+            ["overlap_grad_reduce: true", "comm_overlap_config: {overlap_grad_reduce: false}"],
+            "comm_overlap.overlap_grad_reduce false (b.yaml:13 as comm_overlap_config.overlap_grad_reduce) and "
+            "ddp.overlap_grad_reduce true (b.yaml:12) are two names of one thing, and differ",
+        ),
+        (["comm_overlap_config: {overlap_grad_redu: true}"], "Did you mean overlap_grad_reduce"),
+        (
+            ["comm_overlap_config: {bucket_size: big}"],
+            "comm_overlap_config.bucket_size big (b.yaml:12) must be an integer or null.",
+        ),
+        (
+            ["comm_overlap_config: {tp_comm_overlap: true}"],
+            "comm_overlap.tp_comm_overlap true (b.yaml:12 as comm_overlap_config.tp_comm_overlap) has no effect: it needs "
+            "tensor_model_parallel_size of 2 or more and sequence_parallel: true (they are 1 and false).",
+        ),
+        (
+            ["tokenizer: {vocab_size: 9}"],
+            "tokenizer.vocab_size 9 (b.yaml:12 as tokenizer.vocab_size) has no effect: a tokenizer of",
+        ),
+        (
+            ["dataset: {rewrite: true}"],
+            "dataset.rewrite true (b.yaml:12 as dataset.rewrite) has no effect: rows are read where",
+        ),
+        (["dataset: {hf_kwargs: {a: 1}}"], "(b.yaml:12 as dataset.hf_kwargs.a) is not implemented yet"),
+        (
+            ["dataset: {packed_sequence_specs: {pad_cu_seqlens: true}}"],
+            "(b.yaml:12 as dataset.packed_sequence_specs.pad_cu_seqlens) has no effect: nothing is packed; set packed_sequence: true.",
+        ),
+        (
+            ["dataset: {dataset_kwargs: {add_bos: yes please}}"],
+            "dataset.dataset_kwargs.add_bos yes please (b.yaml:12 as dataset.dataset_kwargs.add_bos) must be true or false.",
+        ),
+        (
+            ["dataset: {dataset_kwargs: {use_hf_tokenizer_chat_template: false}}"],
+            "written by the tokenizer's chat template, or by dataset.dataset_kwargs.chat_template; leave it out.",
+        ),
+        (
+            ["apply_rope_fusion: true"],
+            "apply_rope_fusion true (b.yaml:12) has no effect: performance hint",
+        ),
     ],
 )
 def test_validate_holds_what_a_user_wrote_against_the_recipe(primus, lines, said):
@@ -140,3 +198,53 @@ def test_an_experiment_that_is_right(primus, bridge):
     Path("right.yaml").write_text(BRIDGE + "      hf_path: hf\n")
     outcome = primus("config", "validate", "right.yaml")
     assert (outcome.code, outcome.out) == (0, "right.yaml: ok (post_trainer: 24 parameters, 1 rank)\n"), outcome.err
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["precision_config: bf16_mixed", "model: {bf16: false}"], "model.bf16 false (b.yaml:13 as model.bf16) must be true"),
+        (
+            ["optimizer: {params_dtype: bf16}"],
+            "must be fp32: precision_config (recipe gpt.vanilla_gpt) says so; set precision_config",
+        ),
+        (
+            ["optimizer: {loss_scale: 8}"],
+            "must be null: precision_config (recipe gpt.vanilla_gpt) says so; set mixed_precision.loss",
+        ),
+        (["ddp: {grad_reduce_in_fp32: false}"], "says so; set mixed_precision.grad_reduce_in_fp32 instead."),
+        (
+            ["precision_config: {fp32: true, bf16: true}"],
+            "has fp32 and bf16 both true (b.yaml:12 as precision_config): one of them is the dtype of weights; set precision_config: "
+            "bf16_mixed for one.",
+        ),
+        (["precision_config: {bf16: perhaps}"], "has bf16 perhaps, which must be true or false."),
+        (["mixed_precision: null", "model: {bf16: true}", "optimizer: {bf16: false}"], "optimizer.bf16 false"),
+        (
+            ["mixed_precision: {fp8_dot_product_attention: true}"],
+            "8-bit precision is not built; choose bf16_mixed, fp16_mixed or",
+        ),
+        (["mixed_precision: {fp4_param_gather: true}"], "4-bit precision is not built; choose bf16_mixed, fp16_mixed or fp32."),
+        (["mixed_precision: {grad_reduce_in_fp32: false}"], "has no effect: gradients of fp32 weights are summed in fp32."),
+        (["mixed_precision: {autocast_enabled: true}"], "has no effect: weights have the dtype that they compute in."),
+        *(
+            (
+                [f"precision_config: {name}"],
+                f"error: precision_config {name} (b.yaml:12 as precision_config) is not implemented yet: it computes in {bits} "
+                "bits; set bf16_mixed, fp16_mixed or fp32.\n",
+            )
+            for name, bits in (
+                ("bf16_with_fp8_delayed_scaling_mixed", 8),
+                ("bf16-with-fp8-current-scaling-mixed", 8),
+                ("fp16_with_fp8_subchannel_scaling_mixed", 8),
+                ("bf16_with_mxfp8_mixed", 8),
+                ("bf16_with_nvfp4_mixed", 4),
+            )
+        ),
+    ],
+)
+def test_what_precision_cannot_be(primus, lines, said):
+    Path("hf").mkdir()
+    text = BRIDGE.replace("optimizer: {adam_eps: 1}", "seed: 3")
+    Path("b.yaml").write_text(text + "".join(f"      {line}\n" for line in [*lines, "hf_path: hf"]))
+    assert said in primus("config", "validate", "b.yaml").err

@@ -91,7 +91,10 @@ def _laid_over(config: Any, name: str, hint: Any, value: Mapping[str, Any]) -> b
     inner = getattr(config, name)
     inner = inner if is_dataclass(inner) else _made(hint)
     for key, each in value.items():
-        assign(inner, (key,), each)
+        try:
+            assign(inner, (key,), each)
+        except Fault as fault:
+            raise Fault(f"has {key} {show_value(each)}, which {fault}") from None
     setattr(config, name, inner)
     return True
 

@@ -5,11 +5,12 @@ and rules check it, and what has no such key is put in its place.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from primus.backends.megatron.argument_builder import Built, MegatronArgBuilder
+from primus.backends.megatron.keys import KEYS
 from primus.backends.megatron_bridge.config_utils import Merged, merged
 from primus.backends.megatron_bridge.container import GPTDatasetConfig
 from primus.backends.megatron_bridge.rules import broken, broken_targets
@@ -17,7 +18,8 @@ from primus.backends.megatron_bridge.translate.adapters import adapters
 from primus.backends.megatron_bridge.translate.data import rows
 from primus.backends.megatron_bridge.translate.raw import Raw
 from primus.backends.megatron_bridge.translate.values import flat_values
-from primus.core.experiment import Experiment, Module, Value, load_presets
+from primus.core.experiment import Experiment, Module, Value, is_preset_source, load_presets
+from primus.core.keys import show_value
 from primus.engine.config import ConfigContainer, PEFTConfig, SFTConfig
 from primus.errors import ConfigError
 
@@ -60,7 +62,7 @@ class MegatronBridgeBuilder:
         problems += broken(raw, self._module.params.get("stage"), str(self._module.params["flavor"].value))
         flat = flat_values(raw, world_size=self._world_size, problems=problems, notices=notices)
         try:
-            built = self._megatron(given, flat, has_rows=has_rows)
+            built = self._megatron(given, flat, notices, has_rows=has_rows)
         except ConfigError as error:
             raise ConfigError(dict.fromkeys([*problems, *error.problems])) from error
         if peft is not None:
@@ -74,13 +76,22 @@ class MegatronBridgeBuilder:
             origins=built.origins | _origins(raw),
         )
 
-    def _megatron(self, given: Merged, flat: Mapping[str, Value], *, has_rows: bool) -> Built:
+    def _megatron(self, given: Merged, flat: Mapping[str, Value], notices: list[str], *, has_rows: bool) -> Built:
         params = load_presets("megatron", *_PRESETS)
+        notices += _as_they_are(params, flat)
         for name, value in {**flat, **given.direct}.items():
             below = params.get(name)
             params[name] = value if value.over is not None else replace(value, over=below)
         module = replace(self._module, framework=Value("megatron", self._module.framework.source), params=params)
         return MegatronArgBuilder(self._experiment, module, self._world_size, self._run_folder, has_rows=has_rows).build()
+
+
+def _as_they_are(presets: Mapping[str, Value], flat: Mapping[str, Value]) -> Iterator[str]:
+    """Yield fields that the user changed to what Megatron's presets say of a key that nothing reads."""
+    for name, value in flat.items():
+        is_preset = name in presets and presets[name].value == value.value
+        if KEYS[name].status != "live" and is_preset and not is_preset_source(value.source):
+            yield f"{name} {show_value(value.value)} ({value.source}) has no effect: {KEYS[name].reason}."
 
 
 def _completed(config: ConfigContainer, raw: Raw, peft: PEFTConfig | None, sft: SFTConfig | None) -> ConfigContainer:

@@ -3,11 +3,14 @@
 `merged` and `load_recipe_config` are the names to use. Arguments of the flavor are given to it; every flat key then
 finds its field (`routes.py`), and maps named like a sub-config are laid over that. A value on the command line wins over one in
 a file, that over one in a preset, and that over the recipe's; of two equally near, the one in a map wins over the flat one.
+
+Null is what the recipe says for an argument of the flavor, and in a preset; of any other key that the user writes it clears the
+field, if that may be empty.
 """
 
 import re
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,7 +37,7 @@ __all__ = ["Merged", "load_recipe_config", "merged"]
 _GIVEN = "backend_args"
 """Source of values that were handed over as a dictionary."""
 _NULL_CLEARS = ("peft",)
-"""Flat keys whose null is a value; that of any other means what the recipe says."""
+"""Arguments of flavors whose null is a value; that of any other means what the recipe says."""
 _PRECISION_WORDS = ("bf16", "fp16", "params_dtype", "accumulate_allreduce_grads_in_fp32")
 
 
@@ -106,7 +109,7 @@ def merged(nodes: Mapping[str, Node]) -> Merged:
     """Return the container that a module's parameters state; ConfigError with all that is wrong with them."""
     problems: list[str] = []
     nodes = _normalised(nodes, problems)
-    config = _recipe_container(nodes, problems)
+    config, arguments = _recipe_container(nodes, problems)
     told = {_word(problem) for problem in problems}
     settings: list[_Setting] = []
     direct: dict[str, Value] = {}
@@ -115,8 +118,8 @@ def merged(nodes: Mapping[str, Node]) -> Merged:
             continue
         if key in field_names(ConfigContainer) and (isinstance(node, Tree) or key != "peft"):
             settings += _nested(key, node)
-        else:
-            _flat_key(key, flat(node), config, settings, direct, problems)
+        elif not _defers(key, flat(node), arguments):
+            _flat_key(key, node, config, settings, direct, problems)
     sources = _apply(config, sorted(settings, key=lambda each: each.rank), problems)
     draw_consequences(config, sources)
     checked = check_values(KEYS, direct)
@@ -149,8 +152,8 @@ def _normalised(nodes: Mapping[str, Node], problems: list[str]) -> dict[str, Nod
     return found | {name: Value(value, places.get(name) or next(iter(places.values()))) for name, value in data.items()}
 
 
-def _recipe_container(nodes: Mapping[str, Node], problems: list[str]) -> ConfigContainer:
-    """Call the flavor with the arguments that it takes."""
+def _recipe_container(nodes: Mapping[str, Node], problems: list[str]) -> tuple[ConfigContainer, Collection[str]]:
+    """Call the flavor with the arguments that it takes; return what it makes and their names."""
     words = {name: plain(nodes[name]) if name in nodes else None for name in ("recipe", "flavor")}
     missing = [name for name, value in words.items() if not isinstance(value, str) or not value]
     if missing:
@@ -173,12 +176,12 @@ def _recipe_container(nodes: Mapping[str, Node], problems: list[str]) -> ConfigC
             place = _where(name, flat(nodes[name]))
             problems.append(f"{place}: {recipe} {flavor} does not take it; `primus config recipes` lists what it takes.")
     try:
-        return built(function, given, name=f"{recipe} {flavor}")
+        return built(function, given, name=f"{recipe} {flavor}"), taken
     except ConfigError as error:
         # The flavor as it is stands in, so that what is wrong elsewhere is told too.
         problems += [_placed(problem, nodes) for problem in error.problems]
     try:
-        return built(function, {"hf_path": given["hf_path"]} if "hf_path" in given else {}, name=f"{recipe} {flavor}")
+        return built(function, {"hf_path": given["hf_path"]} if "hf_path" in given else {}, name=f"{recipe} {flavor}"), taken
     except ConfigError as error:
         raise ConfigError(dict.fromkeys([*problems, *error.problems])) from error
 
@@ -212,30 +215,38 @@ def _leaves(path: str, node: Node) -> Iterator[tuple[str, Value]]:
         yield from _leaves(f"{path}.{name}", child)
 
 
+def _defers(key: str, value: Value, arguments: Collection[str]) -> bool:
+    """Tell whether a value is null and means what the recipe says."""
+    if value.value is not None or (key in arguments and key in _NULL_CLEARS):
+        return False
+    return key in arguments or is_preset_source(value.source)
+
+
 def _flat_key(
     key: str,
-    value: Value,
+    node: Node,
     config: ConfigContainer,
     settings: list[_Setting],
     direct: dict[str, Value],
     problems: list[str],
 ) -> None:
     """Sort one flat key: settings of fields, a Megatron key without one, or a word that is not known."""
-    megatron = KEY_ALIASES.get(key, key)
+    value, megatron = flat(node), KEY_ALIASES.get(key, key)
     if key == "skip_save":
         settings += _without_saves(value, problems)
     elif key in _PRECISION_WORDS and config.mixed_precision is not None and value.value is not None:
         problems.append(f"{_where(key, value)}: dtypes are what precision_config says; set that, to bf16_mixed for one.")
     elif key in ARGUMENTS_ONLY and key != "finetune_lr":
         # What it decides the flavor has decided.
-        if value.value is not None or key in _NULL_CLEARS:
-            settings += [_Setting(path=path, value=value, word=key, is_nested=False) for path in ARGUMENTS_ONLY[key]]
+        settings += [_Setting(path=path, value=value, word=key, is_nested=False) for path in ARGUMENTS_ONLY[key]]
+    elif key == "comm_overlap_config" and isinstance(node, Tree):
+        for path, each in _leaves(key, node):
+            name = path.partition(".")[2]
+            settings.append(_Setting(path=f"comm_overlap.{name}", value=each, word=path, is_nested=False))
     elif routes := routes_of(key, config):
-        if value.value is not None:
-            settings += [_Setting(path=path, value=value, word=key, is_nested=False) for path in routes]
+        settings += [_Setting(path=path, value=value, word=key, is_nested=False) for path in routes]
     elif megatron in KEYS:
-        if value.value is not None or KEYS[megatron].type.endswith("?"):
-            direct[megatron] = value if megatron == key else replace(value, source=f"{value.source} as {key}")
+        direct[megatron] = value if megatron == key else replace(value, source=f"{value.source} as {key}")
     else:
         close = nearest(key, known_keys(config))
         hint = f" Did you mean {' or '.join(close)}?" if close else ""
@@ -265,11 +276,24 @@ def _apply(config: ConfigContainer, settings: list[_Setting], problems: list[str
             _expand_precision(config, each.path)
             if assign(config, each.path.split("."), each.value.value):
                 sources[each.path] = each.source
+            elif not is_preset_source(each.value.source):
+                problems.append(_must_have_value(config, each))
         except Fault as fault:
             problems.append(f"{_where(each.word, each.value)} {fault}")
         except ConfigError as error:
             problems += [f"{problem} ({sources.get('mixed_precision', 'recipe')})" for problem in error.problems]
     return sources
+
+
+def _must_have_value(config: ConfigContainer, setting: _Setting) -> str:
+    """Return why a field cannot be cleared."""
+    held: Any = config
+    for name in setting.path.split("."):
+        held = getattr(held, name)
+    return (
+        f"{_where(setting.word, setting.value)}: {setting.path} cannot be empty; leave it out, and it is "
+        f"{show_value(held)}, as the recipe says."
+    )
 
 
 def _two_rates(settings: list[_Setting]) -> Iterator[str]:

@@ -13,6 +13,8 @@ def draw_consequences(config: ConfigContainer, sources: dict[str, str]) -> None:
     _samples(config, sources)
     _length(config, sources)
     _rows(config, sources)
+    _checkpoints(config, sources)
+    _seeds(config, sources)
 
 
 def _decay(config: ConfigContainer, sources: dict[str, str]) -> None:
@@ -55,3 +57,17 @@ def _rows(config: ConfigContainer, sources: dict[str, str]) -> None:
     if isinstance(data, HFDatasetConfig) and data.dataset_root and is_preset_source(sources.get(name, RECIPE_PREFIX)):
         data.dataset_name = None
         sources.pop(name, None)
+
+
+def _checkpoints(config: ConfigContainer, sources: dict[str, str]) -> None:
+    """Let a run go on from where it saves, wherever that is: a recipe's `load` is its `save`."""
+    if "checkpoint.save" in sources and "checkpoint.load" not in sources:
+        config.checkpoint.load = config.checkpoint.save
+        if config.checkpoint.save is None and "checkpoint.save_interval" not in sources:
+            config.checkpoint.save_interval = None
+
+
+def _seeds(config: ConfigContainer, sources: dict[str, str]) -> None:
+    """Let the seed of a run order its documents too."""
+    if isinstance(config.dataset, GPTDatasetConfig) and "rng.seed" in sources and "dataset.random_seed" not in sources:
+        config.dataset.random_seed = config.rng.seed

@@ -11,7 +11,7 @@ from typing import Any
 from primus.backends.megatron.keys import KEYS
 from primus.backends.megatron_bridge.container import ModelProvider
 
-__all__ = ["KEY_OF_FIELD", "keys_from_model", "model_from_keys"]
+__all__ = ["KEY_OF_FIELD", "keys_from_model", "model_from_keys", "unstated"]
 
 _RENAMED = {
     "num_moe_experts": "num_experts",
@@ -36,7 +36,9 @@ _ACTIVATIONS = {
     (False, "gelu_tanh"): "openai_gelu",
     (False, "squared_relu"): "squared_relu",
 }
-"""Gate and function to the switch of the flat keys; without any of them it is a plain GELU."""
+"""Gate and function to the switch of the flat keys."""
+_PLAIN = (False, "gelu")
+"""What it is without any of them."""
 
 _SAID_OTHERWISE = (
     "group_query_attention",
@@ -57,20 +59,29 @@ def model_from_keys(keys: Mapping[str, Any]) -> ModelProvider:
     model.share_embeddings_and_output_weights = not keys["untie_embeddings_and_output_weights"]
     if not keys["group_query_attention"]:
         model.num_query_groups = None
-    switch = next((switch for switch in _ACTIVATIONS.items() if keys.get(switch[1])), ((False, "gelu"), ""))
+    switch = next((switch for switch in _ACTIVATIONS.items() if keys.get(switch[1])), (_PLAIN, ""))
     model.gated_linear_unit, model.activation_func = switch[0]
     if keys.get("use_rotary_position_embeddings"):
         model.position_embedding_type = "rope"
     return model
 
 
+def unstated(model: ModelProvider) -> str | None:
+    """Return what is wrong with an activation that no key states; None if one does."""
+    activation = (model.gated_linear_unit, model.activation_func)
+    if activation in _ACTIVATIONS or activation == _PLAIN:
+        return None
+    there = [name for gated, name in (_PLAIN, *_ACTIVATIONS) if gated == model.gated_linear_unit]
+    return (
+        f"model.activation_func {model.activation_func} with model.gated_linear_unit {str(model.gated_linear_unit).lower()} is "
+        f"not known; with that there are {', '.join(there)}"
+    )
+
+
 def keys_from_model(model: ModelProvider) -> dict[str, Any]:
-    """Return the flat keys that state a model; ValueError for an activation that no key states."""
+    """Return the flat keys that state a model; of an activation that is `unstated`, a plain GELU."""
     keys = {key: getattr(model, name) for name, key in KEY_OF_FIELD.items()}
     activation = (model.gated_linear_unit, model.activation_func)
-    if activation not in _ACTIVATIONS and activation != (False, "gelu"):
-        gated = "gated " if model.gated_linear_unit else ""
-        raise ValueError(f"activation_func {model.activation_func}: there is no {gated}activation of that name")
     keys |= {switch: switch == _ACTIVATIONS.get(activation) for switch in _ACTIVATIONS.values()}
     return keys | {
         "untie_embeddings_and_output_weights": not model.share_embeddings_and_output_weights,

@@ -11,6 +11,7 @@ from primus.engine.config.linears import targets
 
 __all__ = ["broken", "broken_targets"]
 
+_SPLITS = ("training", "validation", "test")
 _STAGES = {"sft": "fine-tunes on rows", "pretrain": "trains on documents"}
 
 
@@ -19,9 +20,14 @@ def broken(raw: Raw, stage: Value | None, flavor: str) -> Iterator[str]:
     has_rows = not isinstance(raw.config.dataset, GPTDatasetConfig)
     if stage is not None:
         yield from _stage(stage, flavor, has_rows=has_rows)
+    if raw.at("dataset.seq_length") not in (None, raw.at("model.seq_length")):
+        yield f"{raw.where('dataset.seq_length')} and {raw.where('model.seq_length')} differ: set seq_length, which is both."
     if has_rows:
         yield from _packs(raw)
+    else:
+        yield from _documents(raw)
     yield from _weight_decay(raw)
+    yield from _finite(raw)
 
 
 def broken_targets(raw: Raw, peft: PEFTConfig, model: ModelConfig) -> list[str]:
@@ -48,8 +54,27 @@ def _packs(raw: Raw) -> Iterator[str]:
         )
 
 
+def _documents(raw: Raw) -> Iterator[str]:
+    blends, path = raw.at("dataset.blend_per_split"), "dataset.blend_per_split"
+    if blends is not None and len(blends) != len(_SPLITS):
+        yield f"{raw.where(path)} must have a list, or null, for each of {', '.join(_SPLITS)}."
+    if raw.is_chosen("dataset.random_seed") and raw.at("dataset.random_seed") != raw.at("rng.seed"):
+        yield (
+            f"{raw.where('dataset.random_seed')} and {raw.where('rng.seed')} differ: one seed draws weights and the order of "
+            "documents; set seed alone."
+        )
+
+
+def _finite(raw: Raw) -> Iterator[str]:
+    paths = ("rerun_state_machine.check_for_nan_in_loss", "ddp.check_for_nan_in_grad")
+    if any(map(raw.is_chosen, paths)) and raw.at(paths[0]) != raw.at(paths[1]):
+        yield f"{' and '.join(map(raw.where, paths))} differ, but losses and gradients are looked at together: set both alike."
+
+
 def _weight_decay(raw: Raw) -> Iterator[str]:
-    scheduler = raw.config.scheduler
+    scheduler, kind = raw.config.scheduler, "scheduler.no_weight_decay_cond_type"
+    if raw.at(kind) not in (None, "qwen3_next"):
+        yield f"{raw.where(kind)} must be qwen3_next or null."
     start, end = scheduler.start_weight_decay, scheduler.end_weight_decay
     if scheduler.weight_decay_incr_style == "constant" and start != end:
         yield (

@@ -67,9 +67,43 @@ def test_a_flat_key_finds_its_fields_and_tells_where_it_was_set(word, value, pat
         assert found.sources[path] == ("exp.yaml:9" if known else f"exp.yaml:9 as {word}")
 
 
-def test_null_of_a_flat_key_is_the_recipes_value():
-    plain = asdict(loaded())
-    assert asdict(loaded(lr_decay_iters=None, finetune_lr=None, eval_iters=None, train_iters=None, dataset_name=None)) == plain
+def test_null_of_an_argument_is_the_recipes_value():
+    words = ("lr_decay_iters", "finetune_lr", "train_iters", "comm_overlap_config", "pipeline_dtype", "precision_config")
+    assert asdict(loaded(**dict.fromkeys(words))) == asdict(loaded())
+
+
+def test_null_in_a_preset_is_the_recipes_value():
+    presets = {word: Value(None, PRESET) for word in ("save", "eval_iters", "dataset_name", "use_turbo_rms_norm")}
+    found = merged(**presets, optimizer=Tree({"weight_decay": Value(None, PRESET)}, PRESET))
+    assert (asdict(found.config), found.direct) == (asdict(loaded()), {})
+
+
+def test_null_of_any_other_key_clears_its_field():
+    config = loaded(
+        save=None, tensorboard_dir=None, dataset_name=None, lr_warmup_fraction=None, scheduler={"lr_decay_iters": None}
+    )
+    assert (config.checkpoint.save, config.checkpoint.load, config.checkpoint.save_interval) == (None, None, None)
+    assert (config.logger.tensorboard_dir, config.dataset.dataset_name) == (None, None)
+    assert loaded(save=None, save_interval=3).checkpoint.save_interval == 3
+    assert merged(no_load_optim=Value(None, PRESET), tp_comm_overlap_cfg=Value(None, "exp.yaml:3")).direct == {}
+
+
+def test_null_of_a_field_that_must_have_a_value_is_refused():
+    found = problems(eval_iters=None, optimizer={"weight_decay": None}, use_turbo_rms_norm=None)
+    assert found[:2] == (
+        "eval_iters null (backend_args): train.eval_iters cannot be empty; leave it out, and it is 32, as the recipe says.",
+        "optimizer.weight_decay null (backend_args): optimizer.weight_decay cannot be empty; leave it out, and it is 0.1, "
+        "as the recipe says.",
+    )
+    assert found[2].startswith("use_turbo_rms_norm null (backend_args) must be true or false")
+
+
+def test_a_run_goes_on_from_where_it_saves():
+    config = loaded(save="there")
+    assert (config.checkpoint.save, config.checkpoint.load) == ("there", "there")
+    assert loaded(save="there", load="here").checkpoint.load == "here"
+    assert loaded(load=None).checkpoint.load is None
+    assert (loaded(skip_save=True).checkpoint.load, loaded(dir="x", save=None).checkpoint.load) == (None, None)
 
 
 def test_null_of_adapters_trains_all_weights():
@@ -80,7 +114,7 @@ def test_null_of_adapters_trains_all_weights():
 def test_maps_lie_over_sub_configs():
     config = loaded(
         optimizer={"lr": 1, "adam_eps": "1e-7"},
-        scheduler={"lr_warmup_iters": None, "lr_decay_iters": None},
+        scheduler={"lr_decay_iters": None},
         model={"recompute_granularity": None, "pipeline_dtype": "torch.bfloat16"},
         dataset={"dataset_kwargs": {"chat": True}, "packed_sequence_specs": {"packed_sequence_size": 64}},
         comm_overlap={"overlap_grad_reduce": True},
@@ -88,7 +122,6 @@ def test_maps_lie_over_sub_configs():
     )
     assert (config.optimizer.lr, type(config.optimizer.lr)) == (1.0, float)
     assert config.optimizer.adam_eps == 1e-7
-    assert config.scheduler.lr_warmup_iters == loaded().scheduler.lr_warmup_iters
     assert config.scheduler.lr_decay_iters is None
     assert config.model.pipeline_dtype == "bf16"
     assert config.dataset.dataset_kwargs["chat"] is True

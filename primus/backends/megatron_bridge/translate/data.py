@@ -9,6 +9,8 @@ from typing import Any, Literal
 from primus.backends.megatron_bridge.container import FinetuningDatasetConfig, GPTDatasetConfig, HFDatasetConfig
 from primus.backends.megatron_bridge.translate.raw import Raw
 from primus.core.experiment import Value, nearest
+from primus.core.keys import parse_type, show_value
+from primus.core.keys.types import NotOfType
 from primus.engine.config import PackingConfig, SFTConfig
 from primus.engine.config.sft import ChatConfig, PromptConfig
 
@@ -33,20 +35,21 @@ _OF_DOCUMENTS = {
 }
 _PER_SPLIT = ("train_data_path", "valid_data_path", "test_data_path")
 _OF_ROWS = {
-    "add_bos",
-    "add_eos",
-    "add_sep",
-    "label_key",
-    "answer_only_loss",
-    "truncation_field",
-    "truncation_method",
-    "pad_to_max_length",
-    "prompt_template",
-    "chat",
-    "use_hf_tokenizer_chat_template",
-    "tool_schemas",
-    "chat_template",
+    "add_bos": "bool",
+    "add_eos": "bool",
+    "add_sep": "bool",
+    "label_key": "str",
+    "answer_only_loss": "bool",
+    "truncation_field": "str",
+    "truncation_method": "str",
+    "pad_to_max_length": "bool",
+    "prompt_template": "str",
+    "chat": "bool",
+    "use_hf_tokenizer_chat_template": "bool",
+    "tool_schemas": "str|list[any]",
+    "chat_template": "str",
 }
+"""Words of `dataset_kwargs` and their types; null leaves each at its default."""
 _OF_FILES = (
     "tokenizer_model_name",
     "packed_train_data_path",
@@ -63,7 +66,7 @@ _Truncation = Literal["right", "left", "error"]
 def document_values(raw: Raw, data: GPTDatasetConfig) -> dict[str, Value]:
     """Return the flat values of pretraining data; mock data where no documents are named."""
     values = {key: raw.value(getattr(data, name), f"{_PART}.{name}") for name, key in _OF_DOCUMENTS.items()}
-    if data.blend_per_split is not None:
+    if data.blend_per_split is not None and len(data.blend_per_split) == len(_PER_SPLIT):
         source = f"{_PART}.blend_per_split"
         values |= {key: raw.value(blend, source) for key, blend in zip(_PER_SPLIT, data.blend_per_split, strict=True)}
     sources = (data.blend, data.blend_per_split, data.data_args_path, data.per_split_data_args_path)
@@ -133,14 +136,28 @@ def _source(raw: Raw, data: FinetuningDatasetConfig, problems: list[str]) -> str
 
 
 def _kwargs(raw: Raw, data: FinetuningDatasetConfig, problems: list[str]) -> Mapping[str, Any]:
-    given = data.dataset_kwargs or {}
-    for name in given:
+    """Return the words of `dataset_kwargs` that are given, each of its type."""
+    found: dict[str, Any] = {}
+    path = f"{_PART}.dataset_kwargs"
+    for name, value in (data.dataset_kwargs or {}).items():
+        place = raw.source(f"{path}.{name}", path)
         if name not in _OF_ROWS:
             close = nearest(name, _OF_ROWS)
             hint = f"Did you mean {' or '.join(close)}?" if close else f"There are {', '.join(sorted(_OF_ROWS))}."
-            path = f"{_PART}.dataset_kwargs"
-            problems.append(f"{path}.{name} ({raw.source(f'{path}.{name}', path)}) is not known. {hint}")
-    return given
+            problems.append(f"{path}.{name} ({place}) is not known. {hint}")
+        elif value is not None:
+            spec = parse_type(_OF_ROWS[name])
+            try:
+                found[name] = spec.convert(value)
+            except NotOfType:
+                problems.append(f"{path}.{name} {show_value(value)} ({place}) must be {spec}.")
+    if found.get("use_hf_tokenizer_chat_template") is False:
+        name = "use_hf_tokenizer_chat_template"
+        problems.append(
+            f"{path}.{name} false ({raw.source(f'{path}.{name}', path)}) is not implemented yet: conversations are written by "
+            f"the tokenizer's chat template, or by {path}.chat_template; leave it out."
+        )
+    return found
 
 
 def _prompts(kwargs: Mapping[str, Any]) -> PromptConfig:

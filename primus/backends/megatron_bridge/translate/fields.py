@@ -1,11 +1,11 @@
 """Which field of a container is which flat Megatron key; a field without one is used elsewhere, or refused with its reason.
 
-Most bear the key's own name. `key_of` is the name to use.
+Most bear the key's own name. `key_of` is the name to use; `notes.py` tells who sets a field of `WITHOUT_EFFECT`.
 """
 
 from primus.backends.megatron.keys import KEYS
 
-__all__ = ["ELSEWHERE", "NEGATED", "SIMPLE_PARTS", "WITHOUT_EFFECT", "key_of", "refusal"]
+__all__ = ["ELSEWHERE", "NEGATED", "OF_ROWS_WITHOUT_EFFECT", "SIMPLE_PARTS", "WITHOUT_EFFECT", "key_of", "refusal"]
 
 SIMPLE_PARTS = (
     "train",
@@ -107,12 +107,15 @@ WITHOUT_EFFECT = {
     "dataset.persistent_workers": "loader processes live as long as the run",
     "dataset.memmap_workers": "rows are indexed as they are read",
     "dataset.skip_getting_attention_mask_from_dataset": "create_attention_mask decides",
-    "dataset.delete_raw": "rows are read where they lie",
+    "dataset.delete_raw": "rows are read where they lie, and nothing is deleted",
     "dataset.rewrite": "rows are read where they lie, and nothing is rewritten",
     "mixed_precision.autocast_enabled": "weights have the dtype that they compute in",
     "mixed_precision.autocast_dtype": "weights have the dtype that they compute in",
+    "comm_overlap.batch_p2p_comm": _BY_SCHEDULE,
 }
 """Fields that change nothing here, and why; who sets one is told."""
+OF_ROWS_WITHOUT_EFFECT = {"dataset.data_sharding": "every batch is drawn from all rows, so that the order knows no layout"}
+"""The same of rows; documents have such a key."""
 
 
 def key_of(path: str) -> str | None:

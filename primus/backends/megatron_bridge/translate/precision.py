@@ -4,13 +4,14 @@ What it says goes before `bf16` and the like in other places. Half-precision wei
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from primus.backends.megatron.keys import KEYS
 from primus.backends.megatron_bridge.container import MixedPrecisionConfig
 from primus.backends.megatron_bridge.translate.raw import Raw
 from primus.core.experiment import Value, nearest
+from primus.core.keys import show_value
 from primus.errors import ConfigError
 
 __all__ = ["NAMES", "named", "precision_values"]
@@ -58,6 +59,15 @@ _DTYPES = {
     **dict.fromkeys(("bf16", "bfloat16", "torch.bfloat16"), "bf16"),
     **dict.fromkeys(("fp16", "float16", "torch.float16", "half"), "fp16"),
 }
+_EIGHT = "8-bit precision is not built"
+_NARROW = {
+    "fp8_dot_product_attention": _EIGHT,
+    "fp8_multi_head_attention": _EIGHT,
+    "fp8_param": _EIGHT,
+    "reuse_grad_buf_for_mxfp8_param_ag": _EIGHT,
+    "fp4_param_gather": "4-bit precision is not built",
+}
+"""Fields without a flat key, and why they may not leave their default."""
 _SCALING = ("loss_scale", "initial_loss_scale", "min_loss_scale", "loss_scale_window", "hysteresis")
 
 
@@ -80,20 +90,30 @@ def precision_values(raw: Raw, problems: list[str]) -> dict[str, Value]:
         problems += [f"{problem} ({raw.source('mixed_precision')})" for problem in error.problems]
         return {}
     if precision is None:
-        return _from_model(raw)
+        return _from_model(raw, problems)
+    if isinstance(given, str) and (precision.fp8 or precision.fp4):
+        problems.append(
+            f"precision_config {given} ({raw.source('mixed_precision')}) is not implemented yet: it computes in "
+            f"{8 if precision.fp8 else 4} bits; set bf16_mixed, fp16_mixed or fp32."
+        )
+        precision = named("bf16_mixed" if precision.bf16 else "fp16_mixed")
     # A name that the user wrote decides all its fields.
     path = "mixed_precision"
-    if precision.bf16 and precision.fp16:
+    chosen = [name for name in ("fp32", "bf16", "fp16") if getattr(precision, name)]
+    if len(chosen) > 1:
+        places = raw.source(*(f"{path}.{name}" for name in chosen), path)
         problems.append(
-            f"precision_config has bf16 and fp16 both true ({raw.source(path)}): one of them is the dtype of weights."
+            f"precision_config has {' and '.join(chosen)} both true ({places}): one of them is the dtype of weights; set "
+            f"precision_config: {chosen[-1]}_mixed for one."
         )
     dtype = "bf16" if precision.bf16 else "fp16" if precision.fp16 else "fp32"
     _check_dtypes(raw, precision, dtype, problems)
     values = {
         "bf16": raw.value(precision.bf16, f"{path}.bf16", path),
         "fp16": raw.value(precision.fp16, f"{path}.fp16", path),
-        "accumulate_allreduce_grads_in_fp32": raw.value(precision.grad_reduce_in_fp32, f"{path}.grad_reduce_in_fp32", path),
     }
+    values |= _sums(dtype, raw.value(precision.grad_reduce_in_fp32, f"{path}.grad_reduce_in_fp32", path))
+    _check_twins(raw, precision, dtype, problems)
     # The scale of a loss is nothing that a name of another dtype asks for.
     values |= {name: raw.value(getattr(precision, name), f"{path}.{name}") for name in _SCALING}
     plain = MixedPrecisionConfig()
@@ -101,14 +121,48 @@ def precision_values(raw: Raw, problems: list[str]) -> dict[str, Value]:
         value = getattr(precision, each.name)
         if each.name in KEYS and each.name not in values and value != getattr(plain, each.name):
             values[each.name] = raw.value(value, f"{path}.{each.name}", path)
+        elif each.name in _NARROW and value != getattr(plain, each.name):
+            problems.append(
+                f"{path}.{each.name} {show_value(value)} ({raw.source(f'{path}.{each.name}', path)}) is not implemented yet: "
+                f"{_NARROW[each.name]}; choose bf16_mixed, fp16_mixed or fp32."
+            )
     return values
 
 
-def _from_model(raw: Raw) -> dict[str, Value]:
+def _from_model(raw: Raw, problems: list[str]) -> dict[str, Value]:
     """Return what the model and the optimizer say where there is no `precision_config`."""
+    model = raw.config.model
+    dtype = "bf16" if model.bf16 else "fp16" if model.fp16 else "fp32"
+    twins = {"model.params_dtype": dtype, "optimizer.params_dtype": dtype}
+    twins |= {f"optimizer.{name}": getattr(model, name) for name in ("bf16", "fp16")}
+    for path, value in twins.items():
+        if raw.is_chosen(path) and raw.at(path) != value:
+            problems.append(f"{raw.where(path)} must be {show_value(value)}, as model.bf16 and model.fp16 say.")
     values = {name: raw.value(bool(raw.at(f"model.{name}")), f"model.{name}") for name in ("bf16", "fp16")}
-    values["accumulate_allreduce_grads_in_fp32"] = raw.value(raw.config.ddp.grad_reduce_in_fp32, "ddp.grad_reduce_in_fp32")
+    values |= _sums(dtype, raw.value(raw.config.ddp.grad_reduce_in_fp32, "ddp.grad_reduce_in_fp32"))
     return values | {name: raw.value(raw.at(f"optimizer.{name}"), f"optimizer.{name}") for name in _SCALING}
+
+
+def _sums(dtype: str, in_fp32: Value) -> dict[str, Value]:
+    """Return the flat value that says in what gradients are summed; fp32 weights leave no choice."""
+    if dtype == "bf16":
+        return {"grad_reduce_in_bf16": replace(in_fp32, value=not in_fp32.value)}
+    return {"accumulate_allreduce_grads_in_fp32": in_fp32} if dtype == "fp16" else {}
+
+
+def _check_twins(raw: Raw, precision: MixedPrecisionConfig, dtype: str, problems: list[str]) -> None:
+    """What `precision_config` decides is not said otherwise of the model, the optimizer or the gradients."""
+    dtypes = {"bf16": precision.bf16, "fp16": precision.fp16, "params_dtype": dtype}
+    twins = {f"{part}.{name}": (name, value) for part in ("model", "optimizer") for name, value in dtypes.items()}
+    twins |= {f"optimizer.{name}": (name, getattr(precision, name)) for name in _SCALING}
+    twins["ddp.grad_reduce_in_fp32"] = ("grad_reduce_in_fp32", precision.grad_reduce_in_fp32)
+    for path, (name, value) in twins.items():
+        if raw.is_chosen(path) and raw.at(path) != value:
+            right = f"mixed_precision.{name}" if name in (*_SCALING, "grad_reduce_in_fp32") else "precision_config"
+            problems.append(
+                f"{raw.where(path)} must be {show_value(value)}: precision_config ({raw.source('mixed_precision')}) says so; "
+                f"set {right} instead."
+            )
 
 
 def _check_dtypes(raw: Raw, precision: MixedPrecisionConfig, dtype: str, problems: list[str]) -> None:

@@ -30,12 +30,16 @@ class Raw:
         return value
 
     def is_chosen(self, path: str) -> bool:
-        """Tell whether the user decided a field."""
-        return path in self.sources
+        """Tell whether the user decided a field, or an entry of a map."""
+        return self._decided(path) is not None
 
     def source(self, *paths: str) -> str:
         """Return where the first field that the user decided was set; the recipe, if none was."""
-        return next((self.sources[path] for path in paths if path in self.sources), f"{RECIPE_PREFIX}{self.recipe}")
+        return next((place for path in paths if (place := self._decided(path))), f"{RECIPE_PREFIX}{self.recipe}")
+
+    def _decided(self, path: str) -> str | None:
+        found = self.sources.get(path)
+        return found or next((place for name, place in self.sources.items() if name.startswith(f"{path}.")), None)
 
     def where(self, path: str) -> str:
         """Return `path value (source)` for a message."""

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from primus.backends.megatron.keys import KEYS
 from primus.backends.megatron_bridge.container import GPTDatasetConfig
 from primus.backends.megatron_bridge.container.model import ModelProvider
-from primus.backends.megatron_bridge.model_keys import KEY_OF_FIELD, keys_from_model
+from primus.backends.megatron_bridge.model_keys import KEY_OF_FIELD, keys_from_model, unstated
 from primus.backends.megatron_bridge.translate.data import document_values, row_values
-from primus.backends.megatron_bridge.translate.fields import NEGATED, SIMPLE_PARTS, WITHOUT_EFFECT, key_of, refusal
+from primus.backends.megatron_bridge.translate.fields import NEGATED, SIMPLE_PARTS, key_of, refusal
+from primus.backends.megatron_bridge.translate.notes import without_effect
 from primus.backends.megatron_bridge.translate.overlap import overlap_values
 from primus.backends.megatron_bridge.translate.precision import precision_values
 from primus.backends.megatron_bridge.translate.raw import Raw
@@ -22,18 +23,19 @@ _GATHERS = ("ddp.overlap_param_gather", "optimizer.overlap_param_gather")
 
 def flat_values(raw: Raw, *, world_size: int, problems: list[str], notices: list[str]) -> dict[str, Value]:
     """Return the values; what has no effect is noted, what is not built is a problem."""
-    values = dict(_simple(raw, problems, notices))
-    values |= _model(raw, problems, notices)
+    notices += without_effect(raw)
+    values = dict(_simple(raw, problems))
+    values |= _model(raw, problems)
     values |= _training(raw, notices) | _optimizer(raw) | _replicas(raw) | _outputs(raw)
     data = raw.config.dataset
     values |= document_values(raw, data) if isinstance(data, GPTDatasetConfig) else row_values(raw, data, notices)
     model = raw.config.model
     ranks = model.tensor_model_parallel_size * model.pipeline_model_parallel_size * model.context_parallel_size
     values |= precision_values(raw, problems)
-    return values | overlap_values(raw, data_ranks=world_size // max(1, ranks))
+    return values | overlap_values(raw, data_ranks=world_size // max(1, ranks), problems=problems)
 
 
-def _simple(raw: Raw, problems: list[str], notices: list[str]) -> Iterator[tuple[str, Value]]:
+def _simple(raw: Raw, problems: list[str]) -> Iterator[tuple[str, Value]]:
     """Yield the fields that are keys; a key that is not built, or has no effect, only where it is not at its default."""
     for part in SIMPLE_PARTS:
         for name, value, default in raw.fields(part):
@@ -44,7 +46,7 @@ def _simple(raw: Raw, problems: list[str], notices: list[str]) -> Iterator[tuple
             elif key is not None and (KEYS[key].status == "live" or value != default) and _is_said(key, value):
                 yield key, raw.value(value, path)
             elif key is None and value != default:
-                _note(raw, path, problems, notices)
+                _refuse(raw, path, problems)
 
 
 def _is_said(key: str, value: object) -> bool:
@@ -52,24 +54,19 @@ def _is_said(key: str, value: object) -> bool:
     return value is not None or parse_type(KEYS[key].type).is_nullable
 
 
-def _note(raw: Raw, path: str, problems: list[str], notices: list[str]) -> None:
-    """Say what becomes of a field that is no key and not at its default."""
+def _refuse(raw: Raw, path: str, problems: list[str]) -> None:
+    """Tell of a field that is no key, is used nowhere else, and is not at its default."""
     if why := refusal(path):
         problems.append(f"{why}: it is {raw.where(path).removeprefix(path + ' ')}; leave it at its default.")
-    elif path in WITHOUT_EFFECT and raw.is_chosen(path):
-        notices.append(f"{raw.where(path)} has no effect: {WITHOUT_EFFECT[path]}.")
 
 
-def _model(raw: Raw, problems: list[str], notices: list[str]) -> dict[str, Value]:
+def _model(raw: Raw, problems: list[str]) -> dict[str, Value]:
     model, plain = raw.config.model, ModelProvider()
     field_of = {key: name for name, key in KEY_OF_FIELD.items()}
-    try:
-        keys = keys_from_model(model)
-    except ValueError as error:
-        problems.append(f"model.{error} ({raw.source('model.activation_func')}).")
-        return {}
+    if why := unstated(model):
+        problems.append(f"{why} ({raw.source('model.activation_func', 'model.gated_linear_unit')}).")
     values = {}
-    for key, value in keys.items():
+    for key, value in keys_from_model(model).items():
         name = field_of.get(key)
         is_default = name is not None and value == getattr(plain, name)
         if (KEYS[key].status != "live" and is_default) or not _is_said(key, value):
@@ -77,7 +74,7 @@ def _model(raw: Raw, problems: list[str], notices: list[str]) -> dict[str, Value
         values[key] = raw.value(value, f"model.{name or _decides(key)}")
     for name, value, default in raw.fields("model"):
         if name not in KEY_OF_FIELD and value != default:
-            _note(raw, f"model.{name}", problems, notices)
+            _refuse(raw, f"model.{name}", problems)
     if model.moe_flex_dispatcher_backend is not None:
         values["moe_token_dispatcher_type"] = raw.value("flex", "model.moe_flex_dispatcher_backend")
     if raw.config.tokenizer.tokenizer_type == "NullTokenizer":
@@ -153,14 +150,13 @@ def _outputs(raw: Raw) -> dict[str, Value]:
     checkpoint, logger = raw.config.checkpoint, raw.config.logger
     goes_on = checkpoint.load is not None and checkpoint.load == checkpoint.save
     values = {
+        "save_interval": raw.value(checkpoint.save_interval, "checkpoint.save_interval"),
         "load": raw.value(None if goes_on else checkpoint.load, "checkpoint.load"),
         "auto_continue_train": raw.value(goes_on, "checkpoint.load", "checkpoint.save"),
         "disable_tensorboard": raw.value(logger.tensorboard_dir is None, "logger.tensorboard_dir"),
         "disable_wandb": raw.value(logger.wandb_project is None, "logger.wandb_project"),
         "logging_level": raw.value(_level(logger.logging_level), "logger.logging_level"),
     }
-    if checkpoint.save_interval is not None:
-        values["save_interval"] = raw.value(checkpoint.save_interval, "checkpoint.save_interval")
     profiling = raw.config.profiling
     if profiling is not None:
         path = "profiling.use_pytorch_profiler"
