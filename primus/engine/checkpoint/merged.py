@@ -9,26 +9,24 @@ import torch
 from torch import Tensor
 
 from primus.engine.checkpoint.fingerprint import digest, sums
-from primus.engine.checkpoint.hf.forms import runs
 from primus.engine.checkpoint.hf.shapes import global_dtypes
 from primus.engine.checkpoint.hf.weights import HFSource
 from primus.engine.checkpoint.load import Source, open_checkpoint
 from primus.engine.checkpoint.start import find_base
 from primus.engine.config import CheckpointConfig
+from primus.engine.config.linears import part_rows
 from primus.engine.config.model import ModelConfig
 from primus.engine.config.peft import PEFTConfig
 from primus.engine.config.serialize import from_dict
-from primus.engine.kernels.low_rank import merged
+from primus.engine.kernels.low_rank import fused, merged
 from primus.engine.parallel.mesh import Mesh, single_mesh
 from primus.engine.parallel.sharding import Chunk, Shards
 from primus.errors import InputError
 
-__all__ = ["PARTS", "MergedSource", "adapted_linears", "whole", "with_base"]
+__all__ = ["MergedSource", "adapted_linears", "whole", "with_base"]
 
 Shape = tuple[int, ...]
 
-PARTS = {"linear_qkv": ("q", "k", "v"), "linear_fc1": ("gate", "up")}
-"""Parts of a linear that may have an adapter each, in the order of the forms of their rows."""
 _FACTOR = re.compile(r"(.+)\.adapter\.(?:adapter_(\w+)\.)?(linear_in\.weight|linear_out\.weight|weight_magnitude)")
 
 
@@ -73,32 +71,19 @@ class MergedSource:
         weight, prefix = whole(self._base, name), f"{linear}.adapter."
         parts = self._linears[linear]
         if parts == {""}:
-            a, b = (whole(self._adapters, f"{prefix}{factor}.weight") for factor in ("linear_in", "linear_out"))
+            a, b = self._pair(prefix)
             rank = a.shape[-2]
         else:
-            a, b = self._fused(linear, sorted(parts), weight.shape[0])
+            rows = part_rows(linear, len(weight), self._model)
+            a, b = fused(
+                {part: self._pair(f"{prefix}adapter_{part}.") for part in sorted(parts)}, rows.widths, groups=rows.groups
+            )
             rank = len(a) // len(parts)
         magnitude = whole(self._adapters, f"{prefix}weight_magnitude") if self._peft.scheme == "dora" else None
         return merged(weight, a, b, scale=self._peft.alpha / rank, magnitude=magnitude)
 
-    def _fused(self, linear: str, parts: list[str], rows: int) -> tuple[Tensor, Tensor]:
-        """Return A of all parts below one another, and B with zeros where a row has another part."""
-        names = PARTS[linear.rpartition(".")[2]]
-        pairs = [
-            [
-                whole(self._adapters, f"{linear}.adapter.adapter_{part}.{factor}.weight")
-                for factor in ("linear_in", "linear_out")
-            ]
-            for part in parts
-        ]
-        a = torch.cat([first for first, _ in pairs])
-        rank, b = len(a) // len(parts), a.new_zeros(rows, len(a))
-        for run in runs("qkv" if len(names) == 3 else "halves", rows, self._model):
-            if (part := names[run.part]) in parts:
-                at = parts.index(part)
-                theirs = pairs[at][1][run.their_slice(run.ours, run.ours + run.length)]
-                b[run.ours : run.ours + run.length, at * rank : (at + 1) * rank] = theirs
-        return a, b
+    def _pair(self, prefix: str) -> tuple[Tensor, Tensor]:
+        return whole(self._adapters, f"{prefix}linear_in.weight"), whole(self._adapters, f"{prefix}linear_out.weight")
 
 
 def with_base(adapters: Source, model: ModelConfig, base: Path | None = None) -> Source:

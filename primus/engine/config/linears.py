@@ -5,16 +5,17 @@ and up. Canonical LoRA names the parts, the other schemes the linears.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from primus.engine.config.model import GATED_ACTIVATIONS, ModelConfig
 from primus.engine.config.peft import PEFTConfig
 
-__all__ = ["Targets", "linear_names", "targets"]
+__all__ = ["PARTS", "SPELLED", "PartRows", "Targets", "linear_names", "part_rows", "targets"]
 
-_PARTS = {"linear_qkv": ("q", "k", "v"), "linear_fc1": ("gate", "up")}
-_SPELLED = {
+PARTS = {"linear_qkv": ("q", "k", "v"), "linear_fc1": ("gate", "up")}
+"""Parts of linears in the order of their rows; without a gate, `linear_fc1` has the last alone."""
+SPELLED = {
     "q": "linear_q",
     "k": "linear_k",
     "v": "linear_v",
@@ -66,6 +67,28 @@ def targets(peft: PEFTConfig, model: ModelConfig) -> Targets:
     return Targets(parts={linear: _ordered(parts) for linear, parts in found.items()}, problems=tuple(problems))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartRows:
+    """Where the parts of a fused linear have their rows: in each group first those of one part, then those of the next."""
+
+    widths: Mapping[str, int]
+    """Rows of each part in a group."""
+    groups: int
+    divides_groups: bool
+    """Ranks divide the groups; False: there is one, and they divide each part."""
+
+
+def part_rows(linear: str, outputs: int, model: ModelConfig) -> PartRows:
+    """Return where the parts of a fused linear lie in its `outputs` rows."""
+    if linear.endswith("linear_qkv"):
+        a = model.attention
+        queries = a.num_attention_heads // a.num_query_groups * (2 if a.output_gate else 1)
+        widths = {"q": queries * a.kv_channels, "k": a.kv_channels, "v": a.kv_channels}
+        return PartRows(widths=widths, groups=a.num_query_groups, divides_groups=True)
+    names = ("gate", "up") if model.activation in GATED_ACTIVATIONS else ("up",)
+    return PartRows(widths=dict.fromkeys(names, outputs // len(names)), groups=1, divides_groups=False)
+
+
 def linear_names(model: ModelConfig) -> Iterator[str]:
     """Yield the names of the whole model's linears that can have adapters; the output layer and routers are none of them."""
     for number in range(model.num_layers):
@@ -114,14 +137,14 @@ def _spelled(peft: PEFTConfig, model: ModelConfig) -> Iterator[tuple[str, str, s
     """Yield each linear, one of its parts ("" for the whole), and the name that an entry may give it."""
     for linear in linear_names(model):
         prefix, _, last = linear.rpartition(".")
-        parts = _PARTS.get(last, ()) if peft.scheme == "canonical_lora" else ()
+        parts = PARTS.get(last, ()) if peft.scheme == "canonical_lora" else ()
         if last == "linear_fc1" and parts and model.activation not in GATED_ACTIVATIONS:
             parts = ("up",)
         if not parts:
             yield linear, "", linear
         for part in parts:
             # The matrices of experts are stacked: the two halves of their first linear have one adapter.
-            yield linear, "" if ".experts." in linear else part, f"{prefix}.{_SPELLED[part]}"
+            yield linear, "" if ".experts." in linear else part, f"{prefix}.{SPELLED[part]}"
 
 
 def _all_but(peft: PEFTConfig, spelled: Iterable[tuple[str, str, str]]) -> Targets:
@@ -157,14 +180,14 @@ def _pattern(entry: str, *, canonical: bool) -> _Pattern | None:
 
 def _names_nothing(entry: str, peft: PEFTConfig, there: list[str]) -> str:
     last = _last(entry)
-    if peft.scheme != "canonical_lora" and (last in _PART_ALIASES or last in _SPELLED.values()):
+    if peft.scheme != "canonical_lora" and (last in _PART_ALIASES or last in SPELLED.values()):
         part = _PART_ALIASES.get(last, last)
         whole = "linear_fc1" if "fc1" in part else "linear_qkv"
         hint = (
             f"{last} is a part of {whole} here: name {whole}, or take peft canonical_lora, which has an adapter for each part"
         )
-    elif peft.scheme == "canonical_lora" and last in _PARTS:
-        parts = ", ".join(_SPELLED[part] for part in _PARTS[last])
+    elif peft.scheme == "canonical_lora" and last in PARTS:
+        parts = ", ".join(SPELLED[part] for part in PARTS[last])
         hint = f"canonical_lora has an adapter for each part of {last}: name {parts}, or take peft lora"
     else:
         hint = f"the model has {', '.join(there)}"
@@ -177,5 +200,5 @@ def _last(name: str) -> str:
 
 def _ordered(parts: Iterable[str]) -> tuple[str, ...]:
     """Return parts in the order of their rows, each once."""
-    order = [part for group in _PARTS.values() for part in group]
+    order = [part for group in PARTS.values() for part in group]
     return tuple(sorted({part for part in parts if part}, key=order.index))

@@ -6,18 +6,19 @@ adapter needs more communication than the linear has (Megatron-Bridge divides A 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from primus.engine.config.linears import PartRows
 from primus.engine.config.peft import InitMethod, PEFTConfig
+from primus.engine.kernels.low_rank import fused
 from primus.engine.model.parameter import Initial, Place, constant, declare, normal
 from primus.engine.parallel.sharding import Sharding, global_shape, sharding_of
 
-__all__ = ["Adapter", "Division", "Factor", "LoRA", "PartRows", "PartsLoRA", "division_of", "initial_rule", "no_values"]
+__all__ = ["Adapter", "Division", "Factor", "LoRA", "PartsLoRA", "division_of", "initial_rule", "no_values"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,17 +77,6 @@ class LoRA(Adapter):
         return self.linear_in.weight, self.linear_out.weight
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PartRows:
-    """Where the parts of a fused linear have their rows: in each group first those of one part, then those of the next."""
-
-    widths: Mapping[str, int]
-    """Rows of each part in a group."""
-    groups: int
-    divides_groups: bool
-    """Ranks divide the groups; False: there is one, and they divide each part."""
-
-
 class PartsLoRA(Adapter):
     """A pair of matrices for each part of a fused linear; parts without one stay as they are."""
 
@@ -105,19 +95,9 @@ class PartsLoRA(Adapter):
             self.add_module(f"adapter_{part}", LoRA(place, one, peft))
 
     def factors(self) -> tuple[Tensor, Tensor]:
-        """Return the matrices of all parts below one another, and beside one another where the other parts have zeros."""
+        """Return those of the whole linear, with zeros where a row has no adapter."""
         pairs = {part: self.get_submodule(f"adapter_{part}").factors() for part in self._parts}  # type: ignore[operator]
-        a = torch.cat([first for first, _ in pairs.values()])
-        rank = len(a) // len(pairs)
-        blocks = []
-        for name, width in self._widths.items():
-            if name in pairs:
-                before = self._parts.index(name) * rank
-                block = F.pad(pairs[name][1].view(self._groups, width, rank), (before, len(a) - before - rank))
-            else:
-                block = a.new_zeros(self._groups, width, len(a))
-            blocks.append(block)
-        b = torch.cat(blocks, dim=1).flatten(0, 1)
+        a, b = fused(pairs, self._widths, groups=self._groups)
         return a, b if self._own is None else b.chunk(self._own[1])[self._own[0]]
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from primus.engine.config.linears import targets
-from primus.engine.config.model import GATED_ACTIVATIONS, ModelConfig
+from primus.engine.config.linears import part_rows, targets
+from primus.engine.config.model import ModelConfig
 from primus.engine.config.peft import PEFTConfig, value_problems
 from primus.engine.model.initialise import initialise_parameter
 from primus.engine.model.moe.experts import Experts
@@ -21,7 +21,7 @@ from primus.engine.model.size import parameter_count
 from primus.engine.parallel.collectives import all_gather_object
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.sharding import global_parameters, global_shape, sharding_of
-from primus.engine.peft.adapter import Adapter, LoRA, PartRows, PartsLoRA, division_of
+from primus.engine.peft.adapter import Adapter, LoRA, PartsLoRA, division_of
 from primus.engine.peft.experts import AdaptedExperts
 from primus.engine.peft.linears import AdaptedLinear, Linear, adapted, magnitude_sharding
 from primus.errors import ConfigError
@@ -102,20 +102,9 @@ def sizes(chunks: Sequence[nn.Module], model: ModelConfig, mesh: Mesh) -> Sizes:
 def _adapter(place: Place, name: str, module: Linear, parts: Sequence[str], peft: PEFTConfig, model: ModelConfig) -> Adapter:
     division = division_of(module.weight, place)
     if parts:
-        return PartsLoRA(place, division, peft, _rows(name, division.outputs, model), parts)
+        return PartsLoRA(place, division, peft, part_rows(name, division.outputs, model), parts)
     magnitude = magnitude_sharding(module.weight, place) if peft.scheme == "dora" else None
     return LoRA(place, division, peft, magnitude=magnitude)
-
-
-def _rows(name: str, outputs: int, model: ModelConfig) -> PartRows:
-    """Return where the parts of a fused linear lie in its `outputs` rows."""
-    if name.endswith("linear_qkv"):
-        a = model.attention
-        queries = a.num_attention_heads // a.num_query_groups * (2 if a.output_gate else 1)
-        widths = {"q": queries * a.kv_channels, "k": a.kv_channels, "v": a.kv_channels}
-        return PartRows(widths=widths, groups=a.num_query_groups, divides_groups=True)
-    names = ("gate", "up") if model.activation in GATED_ACTIVATIONS else ("up",)
-    return PartRows(widths=dict.fromkeys(names, outputs // len(names)), groups=1, divides_groups=False)
 
 
 def _replace(chunk: nn.Module, name: str, module: nn.Module) -> None:

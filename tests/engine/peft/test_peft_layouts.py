@@ -10,6 +10,7 @@ from divided import BASE, batch, build, grouped, summed, whole
 from ranks import run_ranks
 from torch import Tensor, nn
 
+from primus.engine.checkpoint.merged import MergedSource
 from primus.engine.config import DistConfig, PEFTConfig
 from primus.engine.config.attention import MLAConfig
 from primus.engine.config.blocks import BlocksConfig
@@ -26,7 +27,7 @@ from primus.engine.model.size import parameter_count
 from primus.engine.parallel.buckets import Bucket
 from primus.engine.parallel.mesh import Group, Mesh, build_mesh, single_mesh
 from primus.engine.parallel.random import RandomStreams
-from primus.engine.parallel.sharding import weight_shards
+from primus.engine.parallel.sharding import Shards, weight_shards
 from primus.engine.parallel.weights import WholeWeights
 from primus.engine.peft.apply import apply_peft, sizes
 from primus.engine.peft.magnitude import set_magnitudes
@@ -197,6 +198,58 @@ def test_a_forward_waits_for_the_update_of_every_weight(name: str, scheme: str) 
     tokens, positions, labels, mask = batch(config)
     model(tokens, positions, labels_BS=labels, loss_mask_BS=mask)
     assert [name for name, parameter in model.named_parameters() if parameter not in weights.awaited] == []
+
+
+class Stored:
+    """A checkpoint of whole tensors."""
+
+    is_shared = True
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        self.tensors, self.common = tensors, dict[str, Any]()
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(tensor.shape) for name, tensor in self.tensors.items()}
+
+    def dtypes(self) -> dict[str, torch.dtype]:
+        return {name: tensor.dtype for name, tensor in self.tensors.items()}
+
+    def load(self, tensors: dict[str, Shards]) -> None:
+        for name, shards in tensors.items():
+            for chunk in shards.chunks:
+                place = tuple(slice(low, low + size) for low, size in zip(chunk.offsets, chunk.data.shape, strict=True))
+                chunk.data.copy_(self.tensors[name].detach()[place])
+
+    def rng(self, mesh: Mesh, data_rank: int) -> None:
+        return None
+
+
+GATED = replace(BASE, attention=grouped(2, output_gate=True))
+OWN = {"share_expert_adapters": False, "normalize_moe_lora": True}
+MERGED: dict[str, tuple[ModelConfig, PEFTConfig]] = {
+    **{f"dense {scheme}": (DENSE, peft) for scheme, peft in SCHEMES.items()},
+    "gelu": (MODELS["gelu"], SCHEMES["canonical"]),
+    "output gate": (GATED, SCHEMES["some parts"]),
+    "shared experts": (replace(MODELS["moe"], mtp=MTPConfig()), SCHEMES["canonical"]),
+    "own experts": (replace(MODELS["moe"], mtp=MTPConfig()), PEFTConfig(**{**ALL, **OWN, "dim": 4})),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("case", MERGED)
+def test_a_merged_model_is_the_adapted_one(case: str) -> None:
+    config, peft = MERGED[case]
+    tuned, plain = adapted(config, peft, single_mesh()), build(config, single_mesh())
+    with torch.no_grad():
+        for name, parameter in tuned.named_parameters():
+            if "magnitude" in name:
+                parameter.mul_(1.1)
+    tensors = dict(tuned.named_parameters())
+    base, adapters = ({n: p for n, p in tensors.items() if (".adapter." in n) == own} for own in (False, True))
+    source = MergedSource(Stored(base), Stored(adapters), peft, config)
+    source.load(weight_shards(plain.named_parameters(), single_mesh()))
+    tokens, positions, labels, mask = batch(config)
+    one, other = (model(tokens, positions, labels_BS=labels, loss_mask_BS=mask) for model in (tuned, plain))
+    torch.testing.assert_close(one, other, rtol=1e-12, atol=0.0)
 
 
 def test_all_that_is_wrong_is_told_at_once() -> None:

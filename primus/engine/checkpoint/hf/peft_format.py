@@ -27,10 +27,10 @@ from primus.engine.checkpoint.hf.original import as_original, checkpoint_folder,
 from primus.engine.checkpoint.hf.read import CONFIG, model_in
 from primus.engine.checkpoint.hf.target import Planned, write_safetensors
 from primus.engine.checkpoint.load import Source, open_checkpoint
-from primus.engine.checkpoint.merged import PARTS, adapted_linears, whole
+from primus.engine.checkpoint.merged import adapted_linears, whole
 from primus.engine.checkpoint.save import saved_layout, seal
 from primus.engine.checkpoint.state import TrainState
-from primus.engine.config.linears import linear_names
+from primus.engine.config.linears import PARTS, SPELLED, linear_names
 from primus.engine.config.model import ModelConfig
 from primus.engine.config.peft import PEFTConfig
 from primus.engine.config.serialize import from_dict, to_dict
@@ -58,7 +58,6 @@ _ONLY: Mapping[str, tuple[Any, ...]] = {
     "layer_replication": ([],),
 }
 """Entries with the values that adapters of ours have; null and absent are these, too."""
-_SPELLED = {"q": "linear_q", "k": "linear_k", "v": "linear_v", "gate": "linear_fc1_gate", "up": "linear_fc1_up"}
 
 Triple = dict[str, Tensor]
 """`lora_A`, `lora_B`, and with DoRA `lora_magnitude_vector`."""
@@ -188,7 +187,7 @@ def _ours(
         for part, factors in held.items():
             name = f"{prefix}adapter_{part}." if part else prefix
             tensors[f"{name}linear_in.weight"], tensors[f"{name}linear_out.weight"] = factors["lora_A"], factors["lora_B"]
-            spelled = _SPELLED.get(part, last)
+            spelled = SPELLED.get(part, last)
             targets.setdefault(spelled, set()).add(f"{stem}.{spelled}")
     layers = {last: [n for n in linear_names(model) if _spells(n, last)] for last in targets}
     named = [[last] if len(names) == len(layers[last]) else sorted(names) for last, names in targets.items()]
@@ -208,7 +207,7 @@ def _is_one(linear: str, held: Mapping[str, Triple]) -> bool:
 
 def _spells(linear: str, spelled: str) -> bool:
     last = linear.rpartition(".")[2]
-    return last == spelled or spelled in (_SPELLED[part] for part in PARTS.get(last, ()))
+    return last == spelled or spelled in (SPELLED[part] for part in PARTS.get(last, ()))
 
 
 def _adapter_config(peft: PEFTConfig, modules: list[str], base: str) -> dict[str, Any]:
