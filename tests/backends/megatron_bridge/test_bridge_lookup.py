@@ -126,6 +126,26 @@ def test_module_that_cannot_be_imported_says_why(write):
     assert refusal("own_recipes", "x") == "recipe own_recipes cannot be imported: No module named 'no_such_library'"
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("def f(:", "cannot be imported: invalid syntax (__init__.py, line 1)"),
+        ("x = {}['depth']", "cannot be imported: KeyError: 'depth' ("),
+        ("def x(): raise ValueError('no depth')", "x failed: ValueError: no depth ("),
+    ],
+)
+def test_mistakes_in_a_recipe_of_ones_own_are_told_with_their_place(write, text: str, why: str):
+    write("own_recipes/__init__.py", text)
+    message = refusal("own_recipes", "x")
+    assert why in message
+    assert "__init__.py" in message
+
+
+@pytest.mark.parametrize("recipe", [".", "..qwen", "qwen.qwen3.", "../x", "qwen qwen3"])
+def test_words_that_are_no_module_name_are_refused(recipe: str):
+    assert refusal(recipe, "x").startswith(f"recipe {recipe}: there is no module ")
+
+
 # -- an installed Megatron-Bridge
 
 

@@ -252,6 +252,7 @@ def test_adapter_arguments_reach_the_adapter():
         ("canonical_lora", (CanonicalLoRA, 32, 32)),
         ({"type": "dora", "dim": 6}, (DoRA, 6, 64)),
         ({"dim": 6}, (LoRA, 6, 32)),
+        ({"type": "lora", "dim": None, "alpha": None, "dropout": None}, (LoRA, 32, 32)),
     ],
     ids=str,
 )

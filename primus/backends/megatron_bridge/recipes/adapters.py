@@ -59,7 +59,7 @@ def adapter(args: Finetuning, flavor: Lora) -> PEFT | None:
 
 
 def _of_scheme(peft: Any, flavor: Lora) -> PEFT:
-    """Return a scheme with the flavor's values; a map has the scheme as its `type` and fields beside it."""
+    """Return a scheme with the flavor's values; a map has the scheme as its `type` and fields that are not null beside it."""
     given = dict(peft) if isinstance(peft, dict) else {"type": peft}
     name = str(given.pop("type", "lora")).lower()
     if name not in _SCHEMES:
@@ -76,7 +76,8 @@ def _of_scheme(peft: Any, flavor: Lora) -> PEFT:
     for field, value in given.items():
         if field not in known:
             raise ConfigError(f"peft.{field}: adapters have no such field." + _meant(nearest(field, known)))
-        setattr(found, field, value)
+        if value is not None:
+            setattr(found, field, value)
     return found
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from primus.backends.megatron_bridge.container import ConfigContainer
 from primus.backends.megatron_bridge.recipes import foreign
-from primus.backends.megatron_bridge.recipes.flavor import Flavor, Function
+from primus.backends.megatron_bridge.recipes.flavor import Flavor, Function, in_words
 from primus.backends.megatron_bridge.recipes.refused import refusal
 from primus.core.experiment import nearest
 from primus.errors import ConfigError
@@ -68,22 +68,20 @@ def _candidates(recipe: str) -> Iterator[str]:
         return
     yield f"{_OURS}.{recipe}"
     yield f"{_THEIRS}.{recipe}"
-    if not recipe.startswith((".", "/")):
-        yield recipe
+    yield recipe
 
 
 def _imported(name: str) -> ModuleType | None:
     """Return a module, None if there is none; ConfigError if it is there and cannot be imported."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        return None
     try:
         found = importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        return None
-    if found is None:
-        return None
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ConfigError(f"recipe {name} cannot be imported: {error}") from error
+        return None if found is None else importlib.import_module(name)
+    except Exception as error:  # one's own module raises whatever its author thought of
+        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+            return None
+        raise ConfigError(f"recipe {name} cannot be imported: {in_words(error)}") from error
 
 
 def _no_recipe(recipe: str, tried: list[str]) -> str:

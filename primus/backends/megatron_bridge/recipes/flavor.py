@@ -4,14 +4,15 @@ A recipe of one's own is a module with plain functions: what they take is read f
 """
 
 import inspect
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, TypeVar
 
 from primus.backends.megatron_bridge.container import ConfigContainer
-from primus.errors import ConfigError
+from primus.errors import ConfigError, PrimusError
 
-__all__ = ["Flavor", "Function", "arguments_of", "built"]
+__all__ = ["Flavor", "Function", "arguments_of", "built", "in_words"]
 
 A = TypeVar("A")
 Function = Callable[..., ConfigContainer]
@@ -65,7 +66,10 @@ def arguments_of(function: Function) -> dict[str, inspect.Parameter]:
 
 
 def built(function: Function, given: Mapping[str, Any], *, name: str) -> ConfigContainer:
-    """Return a flavor's container; null is the flavor's own value. ConfigError names arguments that it does not take."""
+    """Return a flavor's container; null is the flavor's own value.
+
+    ConfigError names arguments that it does not take, and says what a function of one's own raised.
+    """
     taken = arguments_of(function)
     if not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in taken.values()):
         problems = [
@@ -83,7 +87,22 @@ def built(function: Function, given: Mapping[str, Any], *, name: str) -> ConfigC
     if missing:
         raise ConfigError(f"{name} needs {', '.join(missing)}; set it beside the flavor")
     chosen = {key: value for key, value in given.items() if value is not None or key in _NULL_IS_A_VALUE}
-    container = function(**chosen)
+    try:
+        container = function(**chosen)
+    except PrimusError:
+        raise
+    except Exception as error:  # a function of one's own raises whatever its author thought of
+        if isinstance(function, Flavor):
+            raise
+        raise ConfigError(f"{name} failed: {in_words(error)}") from error
     if not isinstance(container, ConfigContainer):
         raise ConfigError(f"{name} returned a {type(container).__name__}; a flavor returns a ConfigContainer")
     return container
+
+
+def in_words(error: Exception) -> str:
+    """Return an error of code that is not ours, with its place unless its text says that."""
+    if isinstance(error, (ImportError, SyntaxError)):
+        return str(error)
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})"
