@@ -1,9 +1,9 @@
 """What stands in each layer: a part that mixes tokens, a feed-forward part, or one of the two."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
-__all__ = ["BlocksConfig", "FeedForward", "Mixing"]
+__all__ = ["BlocksConfig", "FeedForward", "LayerKind", "Mixing"]
 
 Mixing = Literal["attention", "mamba", "gated_delta", "kimi_delta", "short_conv", "linear", "none"]
 """`gated_delta` and `kimi_delta` are linear attention, `short_conv` a gated convolution of a few tokens.
@@ -12,6 +12,17 @@ Mixing = Literal["attention", "mamba", "gated_delta", "kimi_delta", "short_conv"
 """
 FeedForward = Literal["mlp", "linear", "none"]
 """`mlp` is a mixture of experts in a layer that is sparse."""
+
+
+class LayerKind(NamedTuple):
+    """All that tells one layer of a model from another."""
+
+    mixing: Mixing
+    feed_forward: FeedForward
+    is_sparse: bool
+    """Its feed-forward part is a mixture of experts."""
+    ffn_hidden_size: int
+    """Width of that part if it is none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

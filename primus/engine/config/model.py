@@ -1,10 +1,12 @@
 """The decoder: widths, parts, positions, initialisation, and how it is divided over ranks."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import count, repeat
 from typing import Literal
 
 from primus.engine.config.attention import AttentionConfig
-from primus.engine.config.blocks import BlocksConfig
+from primus.engine.config.blocks import BlocksConfig, FeedForward, LayerKind, Mixing
 from primus.engine.config.delta import DeltaConfig
 from primus.engine.config.moe import MoEConfig
 from primus.engine.config.mtp import MTPConfig
@@ -161,3 +163,11 @@ class ModelConfig:
     def ffn_width(self, number: int) -> int:
         """Return the width of a layer's dense feed-forward part."""
         return self.blocks.ffn_hidden_size[number] if self.blocks.ffn_hidden_size else self.ffn_hidden_size
+
+    def layer_kinds(self) -> list[LayerKind]:
+        """Return what stands in each layer. There are few kinds and may be very many layers: count what a kind has once."""
+        blocks, sparse = self.blocks, frozenset(self.moe.layers)
+        mixing: Iterable[Mixing] = blocks.mixing or repeat("attention", self.num_layers)
+        feed_forward: Iterable[FeedForward] = blocks.feed_forward or repeat("mlp")
+        widths = blocks.ffn_hidden_size or repeat(self.ffn_hidden_size)
+        return list(map(LayerKind, mixing, feed_forward, map(sparse.__contains__, count()), widths))

@@ -5,6 +5,9 @@ each weight of a product that a token meets, causal attention at half the square
 and the other parts that are no large products are left out, as there.
 """
 
+from collections import Counter
+
+from primus.engine.config.blocks import LayerKind
 from primus.engine.config.model import GATED_ACTIVATIONS, ModelConfig
 from primus.engine.model.size import padded_vocab_size
 
@@ -19,28 +22,29 @@ def training_flops(config: ModelConfig, batch_size: int) -> int:
 
 def flops_of(config: ModelConfig, *, tokens: float, squares: float) -> float:
     """Return those of an iteration on so many tokens; `squares` is the sum over samples of the square of their length."""
-    h, depths = config.hidden_size, config.mtp.num_layers
-    layers = [_mixing(config, number) + _feed_forward(config, number) for number in range(config.num_layers)]
-    further = depths * (layers[-1] + 2 * h * h)
-    pairs = [_pairs(config, number) for number in range(config.num_layers)]
-    of_tokens = sum(layers) + further + (1 + depths) * h * padded_vocab_size(config)
+    h, depths, kinds = config.hidden_size, config.mtp.num_layers, config.layer_kinds()
+    # Those behind the last layer are like it.
+    layers = Counter(kinds) + Counter({kinds[-1]: depths})
+    of_layers = sum(count * (_mixing(config, kind) + _feed_forward(config, kind)) for kind, count in layers.items())
+    of_tokens = of_layers + depths * 2 * h * h + (1 + depths) * h * padded_vocab_size(config)
+    pairs = sum(count * _pairs(config, kind) for kind, count in layers.items())
     # Causal: half of the pairs meet.
-    return 6 * tokens * of_tokens + 3 * squares * (sum(pairs) + depths * pairs[-1])
+    return 6 * tokens * of_tokens + 3 * squares * pairs
 
 
-def _pairs(config: ModelConfig, number: int) -> int:
+def _pairs(config: ModelConfig, kind: LayerKind) -> int:
     """Return the multiplications of a query with a key and its value in a layer."""
     a = config.attention
-    if config.blocks.mixing_of(number) != "attention":
+    if kind.mixing != "attention":
         return 0
     if a.mla.enabled:
         return a.num_attention_heads * (a.mla.score_channels + a.mla.v_head_dim)
     return 2 * a.num_attention_heads * a.kv_channels
 
 
-def _mixing(config: ModelConfig, number: int) -> int:
+def _mixing(config: ModelConfig, kind: LayerKind) -> int:
     """Return the multiplications of one token in the first half of a layer."""
-    match config.blocks.mixing_of(number):
+    match kind.mixing:
         case "attention":
             return _attention(config)
         case "mamba":
@@ -57,12 +61,12 @@ def _mixing(config: ModelConfig, number: int) -> int:
             return 0
 
 
-def _feed_forward(config: ModelConfig, number: int) -> int:
+def _feed_forward(config: ModelConfig, kind: LayerKind) -> int:
     """Return the multiplications of one token in the second half of a layer."""
     h, matrices = config.hidden_size, 3 if config.activation in GATED_ACTIVATIONS else 2
-    match config.blocks.feed_forward_of(number):
+    match kind.feed_forward:
         case "mlp":
-            width = _width_of_experts(config) if number in config.moe.layers else config.ffn_width(number)
+            width = _width_of_experts(config) if kind.is_sparse else kind.ffn_hidden_size
             return h * width * matrices
         case "linear":
             return h * h

@@ -6,6 +6,7 @@ since that is what decides how many one of them has.
 
 from dataclasses import dataclass
 
+from primus.engine.config.blocks import LayerKind
 from primus.engine.config.model import GATED_ACTIVATIONS, ModelConfig, ParallelConfig
 from primus.engine.config.ssm import SHORT_TAPS
 
@@ -98,26 +99,28 @@ def parameter_count(config: ModelConfig) -> ModelSize:
     h = config.hidden_size
     table = padded_vocab_size(config) * h
     learned = config.position.max_position_embeddings * h if config.position.type == "learned_absolute" else 0
+    kinds = config.layer_kinds()
+    sizes = {kind: _layer(config, kind) for kind in set(kinds)}
     return ModelSize(
         embedding=table + learned,
-        layers=tuple(_layer(config, number) for number in range(config.num_layers)),
-        predictions=(_prediction(config),) * config.mtp.num_layers,
+        layers=tuple(sizes[kind] for kind in kinds),
+        predictions=(_prediction(config, sizes[kinds[-1]]),) * config.mtp.num_layers,
         final_norm=_norm(config, h),
         output=0 if config.tie_embeddings else table,
     )
 
 
-def _prediction(config: ModelConfig) -> LayerSize:
+def _prediction(config: ModelConfig, last: LayerSize) -> LayerSize:
     """Return a layer like the last, behind the projection of hidden states and embedding, and three norms."""
     h = config.hidden_size
-    return _layer(config, config.num_layers - 1) + LayerSize(whole=2 * h * h + 3 * _norm(config, h))
+    return last + LayerSize(whole=2 * h * h + 3 * _norm(config, h))
 
 
-def _layer(config: ModelConfig, number: int) -> LayerSize:
+def _layer(config: ModelConfig, kind: LayerKind) -> LayerSize:
     """Return a layer's halves, each with its norm."""
     norm = LayerSize(whole=_norm(config, config.hidden_size))
     size = LayerSize()
-    match config.blocks.mixing_of(number):
+    match kind.mixing:
         case "attention":
             size += norm + _attention(config)
         case "mamba":
@@ -130,13 +133,13 @@ def _layer(config: ModelConfig, number: int) -> LayerSize:
             size += norm + LayerSize(divided=config.hidden_size * (4 * config.hidden_size + SHORT_TAPS))
         case "linear":
             size += norm + _square(config)
-    match config.blocks.feed_forward_of(number):
+    match kind.feed_forward:
         case "mlp":
-            size += norm + (_experts(config) if number in config.moe.layers else _mlp(config, config.ffn_width(number)))
+            size += norm + (_experts(config) if kind.is_sparse else _mlp(config, kind.ffn_hidden_size))
         case "linear":
             size += norm + _square(config)
-    behind = int(config.post_attention_norm and config.blocks.mixing_of(number) not in ("none", "mamba"))
-    behind += int(config.post_mlp_norm and config.blocks.feed_forward_of(number) != "none")
+    behind = int(config.post_attention_norm and kind.mixing not in ("none", "mamba"))
+    behind += int(config.post_mlp_norm and kind.feed_forward != "none")
     return size + LayerSize(whole=behind * norm.whole)
 
 

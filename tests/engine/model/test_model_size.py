@@ -163,6 +163,17 @@ def test_training_flops_are_those_of_the_products_that_run(config: ModelConfig) 
     assert 3 * counter.get_total_flops() - 6 * tokens.numel() * (square + routers) == training_flops(config, 2)
 
 
+def test_very_many_layers_are_counted_by_their_kinds() -> None:
+    """Layers of a kind are counted once, and whether one has experts is no search through all that have."""
+    few = replace(ANCHOR, num_layers=4, moe=EXPERTS)
+    many = replace(few, num_layers=50_000, moe=replace(EXPERTS, layers=tuple(range(1, 50_000, 2))))
+    once, often = parameter_count(few), parameter_count(many)
+    assert often.layers[:4] == once.layers
+    assert often.total - once.total == 24_998 * (once.layers[0].total + once.layers[1].total)
+    ends = training_flops(replace(few, num_layers=2, moe=replace(EXPERTS, layers=(1,))), 1)
+    assert training_flops(many, 1) - ends == 24_999 * (training_flops(few, 1) - ends)
+
+
 def test_sizes_need_no_torch() -> None:
     code = "import sys; import primus.engine.model.size, primus.engine.model.flops; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
