@@ -120,7 +120,8 @@ class _Rescaled(AdaptedLinear):
             y = add_product(form.frozen(z, self.weight, None), form.between(linear(z, a)), b, self.scale)
         if form.leave is not None:
             y = form.leave(y)
-        y = y * self._factors(a, b).to(y.dtype)
+        # Not in 8 bits, which would let a length go its way in leaps, and its gradient with it.
+        y = (y * self._factors(a, b)).to(y.dtype)
         if dropped is not None:
             rest = form.frozen(x - dropped, self.weight, None)
             y = y + (rest if form.leave is None else form.leave(rest))

@@ -138,5 +138,23 @@ def test_dora_is_that_of_the_peft_library(dropout: float) -> None:
         torch.testing.assert_close(x @ whole.t() + base.bias, results[0], rtol=1e-12, atol=1e-12)
 
 
+def test_a_length_moves_in_small_steps_in_half_precision() -> None:
+    place = model_place(
+        model_in(DATA / "llama")[1], mesh=single_mesh(), dtype=torch.bfloat16, device="cpu", streams=streams_of_one()
+    )
+    base = ColumnParallelLinear(place, 16, 512, bias=False, initial=normal(1.0))
+    peft = PEFTConfig(scheme="dora", dim=2, alpha=2.0)
+    adapter = LoRA(place, division_of(base.weight, place), peft, magnitude=magnitude_sharding(base.weight, place))
+    linear = adapted(place, base.requires_grad_(False), adapter, peft)
+    with torch.no_grad():
+        base.weight.normal_(generator=torch.Generator().manual_seed(1))
+        adapter.linear_out.weight.zero_()
+        adapter.linear_in.weight.zero_()
+        adapter.weight_magnitude.copy_(base.weight.float().norm(dim=1) * 1.0035)
+        x = torch.randn(64, 1, 16, generator=torch.Generator().manual_seed(2)).bfloat16()
+        longer = linear(x).float().norm() / base(x).float().norm()
+    assert longer.item() == pytest.approx(1.0035, abs=1.5e-3)
+
+
 def streams_of_one() -> RandomStreams:
     return RandomStreams(1, single_mesh().coordinates)
