@@ -14,14 +14,23 @@ LISTS = ("data_paths", "train_data_path", "valid_data_path", "test_data_path")
 """Arguments that are lists of prefixes."""
 FILES = ("data_args_path", "per_split_data_args_path")
 """Arguments that are one file."""
+_SEQUENCES = (str, list, tuple, set, type(None))
 
 
 def normalise_dataset_arguments(arguments: dict[str, Any]) -> None:
     """Bring the arguments that are there into one form, in place: lists or None, texts or None, and `mock` a bool.
 
     Data that is named is not made up, so `mock` is then false; `mock_data` is an older word for it. ConfigError for a `mock`
-    that is neither true nor false.
+    that is neither true nor false, and for names of another type.
     """
+    problems = [
+        f"{name} {value!r} must be {words}"
+        for names, kinds, words in ((LISTS, _SEQUENCES, "a list of prefixes"), (FILES, (str, type(None)), "a file"))
+        for name, value in ((name, arguments.get(name)) for name in names)
+        if not isinstance(value, kinds)
+    ]
+    if problems:
+        raise ConfigError(problems)
     for name in LISTS:
         if name in arguments:
             arguments[name] = _prefixes(arguments[name])

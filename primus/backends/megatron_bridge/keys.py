@@ -43,9 +43,9 @@ _ROWS = (
     *section("1", *_same("trainable", "sink_level", "file_sink_level", "stderr_sink_level")),
     *section(
         "2",
-        live("stage", "str", "run.task", choices=("sft", "pretrain"),
+        live("stage", "str", "flavors that may be named", choices=("sft", "pretrain"),
              doc="What the module does: `sft` starts from weights and trains on rows of text, `pretrain` trains on indexed "
-                 "files."),
+                 "files. A flavor that does otherwise is refused."),
     ),
     *section(
         "3",

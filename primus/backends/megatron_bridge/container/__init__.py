@@ -36,7 +36,13 @@ from primus.backends.megatron_bridge.container.resilience import (
     StragglerDetectionConfig,
     TensorInspectConfig,
 )
-from primus.backends.megatron_bridge.container.training import OptimizerConfig, RNGConfig, SchedulerConfig, TrainingConfig
+from primus.backends.megatron_bridge.container.training import (
+    OptimizerConfig,
+    RNGConfig,
+    SchedulerConfig,
+    TrainingConfig,
+    ValidationConfig,
+)
 
 __all__ = [
     "PEFT",
@@ -67,4 +73,5 @@ __all__ = [
     "TensorInspectConfig",
     "TokenizerConfig",
     "TrainingConfig",
+    "ValidationConfig",
 ]

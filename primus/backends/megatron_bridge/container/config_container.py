@@ -29,7 +29,13 @@ from primus.backends.megatron_bridge.container.resilience import (
     StragglerDetectionConfig,
     TensorInspectConfig,
 )
-from primus.backends.megatron_bridge.container.training import OptimizerConfig, RNGConfig, SchedulerConfig, TrainingConfig
+from primus.backends.megatron_bridge.container.training import (
+    OptimizerConfig,
+    RNGConfig,
+    SchedulerConfig,
+    TrainingConfig,
+    ValidationConfig,
+)
 
 __all__ = ["ConfigContainer"]
 
@@ -50,6 +56,7 @@ class ConfigContainer:
     rerun_state_machine: RerunStateMachineConfig = field(default_factory=RerunStateMachineConfig)
     ddp: DistributedDataParallelConfig = field(default_factory=DistributedDataParallelConfig)
     dist: DistributedInitConfig = field(default_factory=DistributedInitConfig)
+    validation: ValidationConfig | None = None
     ft: FaultToleranceConfig | None = None
     straggler: StragglerDetectionConfig | None = None
     nvrx_straggler: NVRxStragglerDetectionConfig | None = None

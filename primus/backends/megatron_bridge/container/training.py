@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-__all__ = ["OptimizerConfig", "RNGConfig", "SchedulerConfig", "TrainingConfig"]
+__all__ = ["OptimizerConfig", "RNGConfig", "SchedulerConfig", "TrainingConfig", "ValidationConfig"]
 
 
 @dataclass(kw_only=True)
@@ -30,6 +30,22 @@ class TrainingConfig:
     eval_iters: int = 100
     eval_interval: int | None = 1000
     skip_train: bool = False
+
+
+@dataclass(kw_only=True)
+class ValidationConfig:
+    """Evaluation, as Megatron-Bridge's later containers have it; None: what `train` says of the same name."""
+
+    eval_iters: int | None = None
+    eval_interval: int | None = None
+    start_eval_at_iter: int | None = None
+    eval_global_batch_size: int | None = None
+    eval_micro_batch_size: int | None = None
+    skip_train: bool | None = None
+    test_mode: bool = False
+    full_validation: bool = False
+    multiple_validation_sets: bool = False
+    validation_set_names: list[str] | None = None
 
 
 @dataclass(kw_only=True)

@@ -7,4 +7,6 @@
 - `overlap.py`: `comm_overlap_config`
 - `data.py`: documents, rows, packs
 - `adapters.py`: adapters
+- `validation.py`: evaluation
+- `notes.py`: what the user set that changes nothing
 """

@@ -48,7 +48,10 @@ def overlap_values(raw: Raw, *, data_ranks: int, problems: list[str]) -> dict[st
         if raw.is_chosen(twin):
             problems += _contrary(raw, name, twin)
         elif value is not None:
-            found[_KEYS.get(name, name)] = raw.value(value, f"{_PART}.{name}", _PART)
+            # What nobody chose has no place of the user's, so that a run does not tell where it is idle.
+            found[_KEYS.get(name, name)] = raw.value(
+                value, *([] if getattr(policy, name) is None else [f"{_PART}.{name}", _PART])
+            )
     return found
 
 

@@ -38,8 +38,9 @@ class Raw:
         return next((place for path in paths if (place := self._decided(path))), f"{RECIPE_PREFIX}{self.recipe}")
 
     def _decided(self, path: str) -> str | None:
-        found = self.sources.get(path)
-        return found or next((place for name, place in self.sources.items() if name.startswith(f"{path}.")), None)
+        if path in self.sources or not isinstance(self.at(path), Mapping):
+            return self.sources.get(path)
+        return next((place for name, place in self.sources.items() if name.startswith(f"{path}.")), None)
 
     def where(self, path: str) -> str:
         """Return `path value (source)` for a message."""
