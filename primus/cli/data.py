@@ -1,16 +1,20 @@
 """`primus data prepare | train-tokenizer | merge | show`: thin verbs over `primus.engine.data`, which loads when one runs."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from primus.cli.leaving import leaving_on_sigterm
+from primus.errors import InputError
 
 if TYPE_CHECKING:
+    from primus.cli.rows import Cut, RowsOf
+    from primus.engine.config import TokenizerConfig
     from primus.engine.data.prepare import PrepareReport
 
 __all__ = ["app"]
@@ -19,10 +23,24 @@ app = typer.Typer(name="data", help="Prepare data and tokenizers.", no_args_is_h
 
 _SHOWN = 5
 
+
+class Split(str, Enum):
+    """Rows by use."""
+
+    training = "training"
+    validation = "validation"
+    test = "test"
+
+
 Inputs = Annotated[
     list[str],
     typer.Argument(metavar="INPUT", help="Files, folders or globs: text, .jsonl, .parquet; text and .jsonl also .gz."),
 ]
+_ROWS_HELP = "Rows, or an experiment's YAML with KEY=VALUE words behind it"
+Sft = Annotated[bool, typer.Option("--sft", help=f"Prepare rows to fine-tune on. INPUT: {_ROWS_HELP}.")]
+SeqLength = Annotated[int | None, typer.Option(min=2, metavar="N", help="Rows: tokens of a sequence.")]
+Packed = Annotated[bool, typer.Option("--packed", help="Rows: several in a sequence, in files for runs to read.")]
+Seed = Annotated[int, typer.Option(help="Rows: seed of the packs.")]
 OutputPrefix = Annotated[Path, typer.Option(metavar="PREFIX", help="Where to write PREFIX.bin and PREFIX.idx.")]
 JsonKey = Annotated[str, typer.Option(metavar="NAME", help="Field of a JSON line, or column of a parquet file.")]
 TokenizerType = Annotated[
@@ -38,8 +56,11 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what exist
 
 @app.command("prepare")
 def prepare_(
+    context: typer.Context,
     inputs: Inputs,
-    output_prefix: OutputPrefix,
+    output_prefix: Annotated[
+        Path | None, typer.Option(metavar="PREFIX", help="Where to write PREFIX.bin and PREFIX.idx; for rows, a folder.")
+    ] = None,
     tokenizer_type: TokenizerType = "HuggingFaceTokenizer",
     tokenizer_model: TokenizerModel = None,
     vocab_file: VocabFile = None,
@@ -54,10 +75,16 @@ def prepare_(
     workers: Annotated[int, typer.Option(min=0, help="Processes; 0: one a core.")] = 0,
     skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave out what cannot be read.")] = False,
     overwrite: Overwrite = False,
+    sft: Sft = False,
+    seq_length: SeqLength = None,
+    packed: Packed = False,
+    seed: Seed = 1234,
 ) -> None:
-    """Turn text into Megatron's .bin/.idx. A run that was stopped goes on when it is started again."""
+    """Turn text into Megatron's .bin/.idx, or rows to fine-tune on into tokens and packs (--sft).
+
+    A run over text that was stopped goes on when it is started again.
+    """
     from primus.engine.config import TokenizerConfig
-    from primus.engine.data.prepare import PrepareOptions, prepare
 
     tokenizer = TokenizerConfig(
         type=tokenizer_type,
@@ -67,6 +94,19 @@ def prepare_(
         vocab_size=vocab_size,
         trust_remote_code=trust_remote_code,
     )
+    if sft:
+        from primus.cli.rows import Cut, prepare
+
+        cut = Cut(seq_length=seq_length, packed=packed, seed=seed)
+        rows = _rows(context, inputs, cut, tokenizer, cache=output_prefix, workers=workers)
+        prepare(rows, output_prefix, overwrite=overwrite)
+        return
+    _refuse(context, _OF_ROWS, "is for rows: give --sft too")
+    if output_prefix is None:
+        raise InputError("--output-prefix is missing: where to write PREFIX.bin and PREFIX.idx")
+    from primus.engine.data.prepare import PrepareOptions
+    from primus.engine.data.prepare import prepare as prepare_text
+
     options = PrepareOptions(
         json_key=json_key,
         text_lines=text_lines,
@@ -76,7 +116,7 @@ def prepare_(
         workers=workers,
     )
     with leaving_on_sigterm(), _progress() as progress:
-        report = prepare(inputs, output_prefix, tokenizer, options, progress)
+        report = prepare_text(inputs, output_prefix, tokenizer, options, progress)
     _tell_left_out("empty", report.num_empty, report.empty)
     _tell_left_out("broken", report.num_broken, report.broken)
     typer.echo(f"{output_prefix}: {_counted(report.documents, 'document')}, {_counted(report.tokens, 'token')}")
@@ -121,9 +161,65 @@ def merge_(
 
 
 @app.command("show")
-def show(prefix: Annotated[Path, typer.Argument(metavar="PREFIX", help="Prefix of a .bin and an .idx file.")]) -> None:
-    """Tell what a dataset holds."""
-    _describe(prefix)
+def show_(
+    context: typer.Context,
+    inputs: Annotated[list[str], typer.Argument(metavar="INPUT", help=f"Prefix of a .bin and an .idx file. {_ROWS_HELP}.")],
+    split: Annotated[Split, typer.Option(help="Rows: which of them.")] = Split.training,
+    samples: Annotated[int, typer.Option(min=1, metavar="N", help="Rows: how many.")] = 3,
+    start: Annotated[int, typer.Option(min=0, metavar="N", help="Rows: the first, counted from 0.")] = 0,
+    tokenizer_type: TokenizerType = "HuggingFaceTokenizer",
+    tokenizer_model: TokenizerModel = None,
+    vocab_size: VocabSize = None,
+    seq_length: SeqLength = None,
+) -> None:
+    """Tell what a dataset holds, or show samples of rows with what is trained in [[brackets]]."""
+    from primus.cli.rows import Cut, is_experiment, show
+    from primus.engine.config import TokenizerConfig
+
+    if not is_experiment(inputs) and seq_length is None:
+        _refuse(context, _OF_SHOWN_ROWS, "is for rows: name an experiment, or rows with --seq-length and a tokenizer")
+        if len(inputs) > 1:
+            raise InputError(f"{' '.join(inputs)}: name one dataset by its prefix")
+        _describe(Path(inputs[0]))
+        return
+    tokenizer = TokenizerConfig(type=tokenizer_type, model=tokenizer_model, vocab_size=vocab_size)
+    cut = Cut(seq_length=seq_length, packed=False, seed=0)
+    show(_rows(context, inputs, cut, tokenizer, cache=None), split.value, start, samples)
+
+
+_OF_TEXT = ("json_key", "text_lines", "append_eod", "skip_broken")
+_OF_ROWS = ("seq_length", "packed", "seed")
+_OF_SHOWN_ROWS = ("split", "samples", "start", "tokenizer_type", "tokenizer_model", "vocab_size")
+_OF_EXPERIMENTS = (
+    *_OF_ROWS,
+    "tokenizer_type",
+    "tokenizer_model",
+    "vocab_file",
+    "merge_file",
+    "vocab_size",
+    "trust_remote_code",
+)
+"""Options in whose place an experiment has keys."""
+
+
+def _rows(
+    context: typer.Context, inputs: list[str], cut: "Cut", tokenizer: "TokenizerConfig", *, cache: Path | None, workers: int = 0
+) -> "RowsOf":
+    from primus.cli.rows import is_experiment, of_experiment, of_files
+
+    _refuse(context, _OF_TEXT, "is for text, and rows are named: leave it out")
+    if is_experiment(inputs):
+        _refuse(context, _OF_EXPERIMENTS, f"is said by the experiment {inputs[0]}: leave it out, or give its KEY=VALUE")
+        return of_experiment(inputs, workers=workers)
+    return of_files(inputs, cut, tokenizer, cache=cache, workers=workers)
+
+
+def _refuse(context: typer.Context, names: Sequence[str], why: str) -> None:
+    """Refuse options that were given and would do nothing."""
+    sources = {name: context.get_parameter_source(name) for name in names}
+    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    if given:
+        raise InputError(f"--{given[0].replace('_', '-')} {why}")
 
 
 def _describe(prefix: Path) -> None:

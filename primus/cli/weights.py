@@ -10,7 +10,7 @@ from primus.hub import model_folder
 if TYPE_CHECKING:
     from primus.backends.megatron.argument_builder import Built
 
-__all__ = ["with_weights"]
+__all__ = ["with_tokenizer", "with_weights"]
 
 
 def with_weights(built: "Built", *, plans: bool) -> "Built":
@@ -35,6 +35,15 @@ def with_weights(built: "Built", *, plans: bool) -> "Built":
     origins = built.origins | ({folder: built.origins[name]} if name in built.origins else {})
     config = replace(config, checkpoint=replace(config.checkpoint, hf_path=folder), tokenizer=tokenizer)
     return replace(built, config=config, origins=origins)
+
+
+def with_tokenizer(built: "Built") -> ConfigContainer:
+    """Return the run with the folder of its tokenizer in place of a name on the hub; InputError if it cannot be had."""
+    config = built.config
+    name = config.checkpoint.hf_path
+    if name is None or config.tokenizer.model != name:
+        return config
+    return replace(config, tokenizer=replace(config.tokenizer, model=str(model_folder(name, weights=False))))
 
 
 def _without(config: ConfigContainer, vocab_size: int) -> ConfigContainer:

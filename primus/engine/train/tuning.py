@@ -30,7 +30,7 @@ class TuningSources:
     def __init__(self, config: ConfigContainer, rows: SFTConfig, tokenizer: Tokenizer, mesh: Mesh, plan: BatchPlan) -> None:
         """Open the data; InputError if they cannot be read, or are too few for a batch."""
         self._config, self._rows, self._mesh, self._plan = config, rows, mesh, plan
-        self._opener = Opener(config, rows, tokenizer)
+        self._opener = Opener.of(config, rows, tokenizer)
         self._whole = config.train.evaluation.full_validation
         # Rank 0 comes first: what it fetches and tokenises lies on disk when the others look.
         opened = in_turn(self._opened, mesh.world)
@@ -66,13 +66,22 @@ class TuningSources:
 
     def _opened(self) -> tuple[Opened | None, Opened | None, Opened | None]:
         """Open what training, validation and test need."""
-        train = self._config.train
+        trains = not self._config.train.skip_train
+        evaluates = self._config.train.evaluation.eval_iters > 0 or self._whole
+        packing, opener = self._rows.packing, self._opener
+        if packing is not None and packing.train_file is not None:
+            train, valid = packing.train_file, packing.validation_file if self._rows.do_validation and evaluates else None
+            keys = [f"dataset.packed_sequence_specs.packed_{name}_data_path" for name in ("train", "val")]
+            return (
+                opener.open_packs(train, keys[0], "training") if trains else None,
+                None if valid is None else opener.open_packs(valid, keys[1], "validation"),
+                None,
+            )
         splits = open_splits(self._rows)
-        evaluates = train.evaluation.eval_iters > 0 or self._whole
         return (
-            None if train.skip_train else self._opener.open(splits.train, "training"),
-            None if splits.validation is None or not evaluates else self._opener.open(splits.validation, "validation"),
-            None if splits.test is None or not evaluates else self._opener.open(splits.test, "test"),
+            opener.open(splits.train, "training") if trains else None,
+            opener.open(splits.validation, "validation") if splits.validation is not None and evaluates else None,
+            opener.open(splits.test, "test") if splits.test is not None and evaluates else None,
         )
 
     def _batches(self, opened: Opened) -> Batches:

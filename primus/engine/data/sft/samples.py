@@ -18,7 +18,7 @@ from primus.engine.data.sft.rows import Row, Rows
 from primus.engine.data.tokenizer import Tokenizer
 from primus.errors import InputError
 
-__all__ = ["Sample", "Samples"]
+__all__ = ["Sample", "Samples", "format_of", "reader"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,23 @@ class Sample:
         return len(self.ids) - 1
 
 
+def reader(config: SFTConfig, tokenizer: Tokenizer, tokenizer_model: str | None, *, is_chat: bool) -> ChatReader | PromptReader:
+    """Return what makes tokens of rows; InputError if there is no template that they need."""
+    if is_chat:
+        return ChatReader(config.chat_format, tokenizer_model, config.loss_on)
+    return PromptReader(config.prompt_format, tokenizer, tokenizer_model)
+
+
+def format_of(reader: ChatReader | PromptReader, config: SFTConfig, max_length: int) -> dict[str, Any]:
+    """Return what decides the tokens of a sample besides its row and the tokenizer; values of JSON."""
+    return {
+        **reader.format,
+        "loss_on": config.loss_on,
+        "length": max_length,
+        "truncation_method": config.truncation_method,
+    }
+
+
 class Samples:
     """The samples of rows."""
 
@@ -49,12 +66,8 @@ class Samples:
         if len(rows) == 0:
             raise InputError(f"{config.train} has no rows")
         self._rows, self._config, self._max_length = rows, config, max_length
-        self._has_turns = is_conversation(rows[0]) if config.chat is None else config.chat
-        self._reader: ChatReader | PromptReader = (
-            ChatReader(config.chat_format, tokenizer_model, config.loss_on)
-            if self._has_turns
-            else PromptReader(config.prompt_format, tokenizer, tokenizer_model)
-        )
+        is_chat = is_conversation(rows[0]) if config.chat is None else config.chat
+        self._reader = reader(config, tokenizer, tokenizer_model, is_chat=is_chat)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -66,9 +79,7 @@ class Samples:
     @property
     def format(self) -> dict[str, Any]:
         """What decides the tokens of a sample besides its row and the tokenizer; values of JSON."""
-        config = self._config
-        cuts = {"length": self._max_length, "truncation_method": config.truncation_method}
-        return {**self._reader.format, "loss_on": config.loss_on, **cuts}
+        return format_of(self._reader, self._config, self._max_length)
 
     def __getitem__(self, number: int) -> Sample:
         """Return a sample; InputError names its row if it lacks a field, or is too long where that is refused."""

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ from primus.engine.data.sft.samples import Sample, Samples
 from primus.engine.lifeline import end_with_parent
 from primus.errors import InputError
 
-__all__ = ["CACHE_KEY", "NAMES", "Progress", "Tokens", "tokenised"]
+__all__ = ["CACHE_KEY", "NAMES", "Chunk", "Progress", "Tokens", "joined", "tokenised"]
 
 CACHE_KEY = "dataset.dataset_kwargs.index_mapping_dir"
 """The key that moves the folder."""
@@ -28,6 +28,8 @@ NAMES = ("ids", "trained", "bounds", "lost")
 _CHUNK = 256
 """Rows that a process takes at once."""
 
+Chunk = tuple[NDArray[np.int32], NDArray[np.bool_], NDArray[np.int64], NDArray[np.int32]]
+"""Ids, which are trained, lengths and lost tokens of some samples."""
 Progress = Callable[[int, int], None]
 """Is told how many rows of how many are done."""
 
@@ -60,7 +62,7 @@ class Tokens:
     @property
     def num_trained(self) -> NDArray[np.int64]:
         """The tokens of each sample that have a loss."""
-        sums = np.add.reduceat(np.asarray(self.trained, np.int64), self.bounds[:-1])
+        sums = np.add.reduceat(self.trained, self.bounds[:-1], dtype=np.int64)
         return sums - self.trained[self.bounds[:-1]]
 
 
@@ -72,40 +74,47 @@ def tokenised(
     InputError if the folder cannot be used, or a row is no sample; the first such row of the file is named.
     """
 
-    def build() -> list[NDArray[Any]]:
-        folder.mkdir(parents=True, exist_ok=True)
-        return _made(samples, folder, workers, progress)
-
+    build = partial(_made, samples, folder, workers, progress)
     return Tokens(*cached_arrays(folder, "tokens", description, NAMES, build, key=CACHE_KEY))
 
 
 def _made(samples: Samples, folder: Path, workers: int, progress: Progress | None) -> list[NDArray[Any]]:
-    """Tokenise into files without a name, which are gone with this process: there may be more tokens than memory."""
+    with _chunks(samples, workers) as chunks:
+        return joined(_noted(chunks, len(samples), progress), folder)
+
+
+def joined(chunks: Iterable[Chunk], folder: Path) -> list[NDArray[Any]]:
+    """Return the arrays of `NAMES`; they grow in files without a name, since there may be more tokens than memory.
+
+    The files are gone with this process, also if it is killed.
+    """
     lengths: list[NDArray[np.int64]] = [np.zeros(1, np.int64)]
     lost: list[NDArray[np.int32]] = []
-    done = 0
-    with TemporaryFile(dir=folder) as ids, TemporaryFile(dir=folder) as trained, _chunks(samples, workers) as chunks:
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryFile(dir=folder) as ids, TemporaryFile(dir=folder) as trained:
         for chunk in chunks:
-            if isinstance(chunk, InputError):
-                raise chunk
             ids.write(chunk[0].tobytes())
             trained.write(chunk[1].tobytes())
             lengths.append(chunk[2])
             lost.append(chunk[3])
-            done += len(chunk[2])
-            if progress is not None:
-                progress(done, len(samples))
         ids.flush()
         trained.flush()
         kept: list[NDArray[Any]] = [np.memmap(ids, np.int32, mode="r"), np.memmap(trained, np.bool_, mode="r")]
     return [*kept, np.concatenate(lengths).cumsum(), np.concatenate(lost)]
 
 
-_Chunk = tuple[NDArray[np.int32], NDArray[np.bool_], NDArray[np.int64], NDArray[np.int32]]
-"""Ids, which are trained, lengths and lost tokens of some samples."""
+def _noted(chunks: Iterable[Chunk | InputError], total: int, progress: Progress | None) -> Iterator[Chunk]:
+    done = 0
+    for chunk in chunks:
+        if isinstance(chunk, InputError):
+            raise chunk
+        yield chunk
+        done += len(chunk[2])
+        if progress is not None:
+            progress(done, total)
 
 
-def _chunk(samples: Samples, start: int) -> _Chunk | InputError:
+def _chunk(samples: Samples, start: int) -> Chunk | InputError:
     try:
         made = [samples[number] for number in range(start, min(start + _CHUNK, len(samples)))]
     except InputError as error:
@@ -120,7 +129,7 @@ def _chunk(samples: Samples, start: int) -> _Chunk | InputError:
 
 
 @contextmanager
-def _chunks(samples: Samples, workers: int) -> Iterator[Iterator[_Chunk | InputError]]:
+def _chunks(samples: Samples, workers: int) -> Iterator[Iterator[Chunk | InputError]]:
     """Give the chunks in the order of the rows, as several processes make them if there are enough rows."""
     starts = range(0, len(samples), _CHUNK)
     count = min(workers or num_cores(), len(starts))
@@ -142,5 +151,5 @@ def _open_worker(samples: Samples, main: int) -> None:
     _here.append(samples)
 
 
-def _chunk_here(start: int) -> _Chunk | InputError:
+def _chunk_here(start: int) -> Chunk | InputError:
     return _chunk(_here[0], start)

@@ -29,8 +29,11 @@ def written(file: Path, rows: int = 30, size: int = 9) -> SFTConfig:
     return SFTConfig(train=str(file), packing=PackingConfig(size=32))
 
 
-def opener(folder: Path, rows: SFTConfig, **keys: object) -> Opener:
-    return Opener(build_container(folder, "exp", 1, {"seq_length": 32, **keys}), rows, Letters())
+def opener(folder: Path, rows: SFTConfig, *, letters: int = 256, **keys: object) -> Opener:
+    tokenizer = Letters()
+    tokenizer.vocab_size = letters
+    ranks = 2 if "context_parallel_size" in keys else 1
+    return Opener.of(build_container(folder, "exp", ranks, {"seq_length": 32, **keys}), rows, tokenizer)
 
 
 def test_samples_from_disk_are_those_that_are_made_one_by_one(tmp_path, monkeypatch):
