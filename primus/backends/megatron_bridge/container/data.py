@@ -42,10 +42,19 @@ class PackedSequenceSpecs:
     packed_sequence_size: int = -1
     """Tokens of a sequence; none are packed below 1."""
     tokenizer_model_name: str | None = None
+    """Folder of tokenised rows among those of other tokenizers; None: the tokenizer's own name."""
     packed_train_data_path: str | None = None
+    """Samples that were packed before: a file, a folder or a pattern of files."""
     packed_val_data_path: str | None = None
     packed_metadata_path: str | None = None
+    """What was said of them when they were packed."""
     pad_cu_seqlens: bool = False
+    pad_seq_to_mult: int = 1
+    """Samples are filled up to a multiple before they are packed."""
+    max_single_sequence_length: int | None = None
+    """Tokens of a sample, at most; None: those of a sequence."""
+    num_tokenizer_workers: int = -1
+    """Processes that tokenise rows; -1: one a core."""
 
 
 @dataclass(kw_only=True)

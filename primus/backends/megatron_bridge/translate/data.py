@@ -2,16 +2,16 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from primus.backends.megatron_bridge.container import FinetuningDatasetConfig, GPTDatasetConfig, HFDatasetConfig
+from primus.backends.megatron_bridge.translate.packs import absolute, with_packing
 from primus.backends.megatron_bridge.translate.raw import Raw
 from primus.core.experiment import Value, nearest
 from primus.core.keys import parse_type, show_value
 from primus.core.keys.types import NotOfType
-from primus.engine.config import PackingConfig, SFTConfig
+from primus.engine.config import SFTConfig
 from primus.engine.config.sft import ChatConfig, PromptConfig
 
 __all__ = ["document_values", "row_values", "rows"]
@@ -48,19 +48,13 @@ _OF_ROWS = {
     "use_hf_tokenizer_chat_template": "bool",
     "tool_schemas": "str|list[any]",
     "chat_template": "str",
+    "index_mapping_dir": "str",
+    "loss_mode": "str",
 }
 """Words of `dataset_kwargs` and their types; null leaves each at its default."""
-_OF_FILES = (
-    "tokenizer_model_name",
-    "packed_train_data_path",
-    "packed_val_data_path",
-    "packed_metadata_path",
-    "pad_cu_seqlens",
-)
-"""Of samples that were packed before."""
 _NOT_BUILT = ("dataset_dict", "split", "download_mode", "hf_kwargs")
-_LOSSES = {True: "answers", False: "all"}
-_Truncation = Literal["right", "left", "error"]
+_LossOn = Literal["answers", "last_answer", "all"]
+_LOSSES: dict[str, _LossOn] = {"completion": "answers", "assistant": "answers", "last_turn": "last_answer", "full": "all"}
 
 
 def document_values(raw: Raw, data: GPTDatasetConfig) -> dict[str, Value]:
@@ -74,12 +68,9 @@ def document_values(raw: Raw, data: GPTDatasetConfig) -> dict[str, Value]:
     return values
 
 
-def row_values(raw: Raw, data: FinetuningDatasetConfig, notices: list[str]) -> dict[str, Value]:
-    """Return the flat values of fine-tuning data: rows are read where they are used, whatever is asked for."""
-    path = f"{_PART}.num_workers"
-    if raw.is_chosen(path) and data.num_workers:
-        notices.append(f"{raw.where(path)} has no effect: rows become tokens in the process that trains on them.")
-    return {"num_workers": raw.value(0, path)}
+def row_values(raw: Raw, data: FinetuningDatasetConfig) -> dict[str, Value]:
+    """Return the flat values of fine-tuning data."""
+    return {"num_workers": raw.value(data.num_workers, f"{_PART}.num_workers")}
 
 
 def rows(raw: Raw, data: FinetuningDatasetConfig, problems: list[str]) -> SFTConfig | None:
@@ -106,7 +97,7 @@ def rows(raw: Raw, data: FinetuningDatasetConfig, problems: list[str]) -> SFTCon
         chat_format=ChatConfig(
             template=kwargs.get("chat_template") or raw.config.tokenizer.chat_template, tools=_tools(kwargs.get("tool_schemas"))
         ),
-        loss_on=_LOSSES[bool(kwargs.get("answer_only_loss", True))],  # type: ignore[arg-type]
+        loss_on=_loss_on(raw, kwargs, problems),
         truncation_method=_choice(
             raw,
             "dataset_kwargs.truncation_method",
@@ -115,8 +106,9 @@ def rows(raw: Raw, data: FinetuningDatasetConfig, problems: list[str]) -> SFTCon
             problems,
         ),
         pad_to_max_length=bool(kwargs.get("pad_to_max_length", False)),
+        cache=absolute(kwargs.get("index_mapping_dir")),
     )
-    return replace(made, packing=_packing(raw, data, problems))
+    return with_packing(made, raw, data.packed_sequence_specs, problems)
 
 
 def _source(raw: Raw, data: FinetuningDatasetConfig, problems: list[str]) -> str | None:
@@ -160,6 +152,21 @@ def _kwargs(raw: Raw, data: FinetuningDatasetConfig, problems: list[str]) -> Map
     return found
 
 
+def _loss_on(raw: Raw, kwargs: Mapping[str, Any], problems: list[str]) -> _LossOn:
+    """Return which tokens are trained, which two words can say."""
+    is_answer, mode = kwargs.get("answer_only_loss"), kwargs.get("loss_mode")
+    if mode is None:
+        return "all" if is_answer is False else "answers"
+    chosen = _LOSSES[_choice(raw, "dataset_kwargs.loss_mode", mode, tuple(_LOSSES), problems)]
+    if is_answer is not None and is_answer != (chosen != "all"):
+        path = f"{_PART}.dataset_kwargs"
+        problems.append(
+            f"{path}.answer_only_loss {show_value(is_answer)} ({raw.source(f'{path}.answer_only_loss', path)}) contradicts "
+            f"{path}.loss_mode {mode} ({raw.source(f'{path}.loss_mode', path)}): leave one out."
+        )
+    return chosen
+
+
 def _prompts(kwargs: Mapping[str, Any]) -> PromptConfig:
     fields = kwargs.get("truncation_field", "input")
     return PromptConfig(
@@ -170,22 +177,6 @@ def _prompts(kwargs: Mapping[str, Any]) -> PromptConfig:
         add_eos=bool(kwargs.get("add_eos", True)),
         add_sep=bool(kwargs.get("add_sep", False)),
     )
-
-
-def _packing(raw: Raw, data: FinetuningDatasetConfig, problems: list[str]) -> PackingConfig | None:
-    specs = data.packed_sequence_specs
-    if specs is None or specs.packed_sequence_size < 1:
-        return None
-    part = f"{_PART}.packed_sequence_specs"
-    size, length = specs.packed_sequence_size, raw.config.model.seq_length
-    if size != length:
-        problems.append(
-            f"{raw.where(f'{part}.packed_sequence_size')} must be model.seq_length, {length}: a pack is a sequence."
-        )
-    for name in _OF_FILES:
-        if raw.at(f"{part}.{name}"):
-            problems.append(f"{raw.where(f'{part}.{name}')} is not implemented yet: rows are packed when a run starts.")
-    return PackingConfig(size=size)
 
 
 def _tools(given: Any) -> str | None:

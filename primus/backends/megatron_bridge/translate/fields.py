@@ -51,7 +51,7 @@ ELSEWHERE = frozenset(
         *(f"model.{name}" for name in ("fp16", "bf16", "params_dtype", "pipeline_dtype")),
         "ddp.grad_reduce_in_fp32",
         # values.py
-        "train.eval_interval",
+        *(f"train.{name}" for name in ("eval_iters", "eval_interval", "skip_train")),
         "optimizer.weight_decay",
         "optimizer.use_distributed_optimizer",
         "ddp.use_distributed_optimizer",
@@ -114,7 +114,10 @@ WITHOUT_EFFECT = {
     "comm_overlap.batch_p2p_comm": _BY_SCHEDULE,
 }
 """Fields that change nothing here, and why; who sets one is told."""
-OF_ROWS_WITHOUT_EFFECT = {"dataset.data_sharding": "every batch is drawn from all rows, so that the order knows no layout"}
+OF_ROWS_WITHOUT_EFFECT = {
+    "dataset.data_sharding": "every batch is drawn from all rows, so that the order knows no layout",
+    "dataset.packed_sequence_specs.pad_cu_seqlens": "attention takes as many samples as a pack holds",
+}
 """The same of rows; documents have such a key."""
 
 

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator
 
 from primus.backends.megatron.keys import KEYS
-from primus.backends.megatron_bridge.container import GPTDatasetConfig
+from primus.backends.megatron_bridge.container import GPTDatasetConfig, LoggerConfig
 from primus.backends.megatron_bridge.container.model import ModelProvider
 from primus.backends.megatron_bridge.model_keys import KEY_OF_FIELD, keys_from_model, unstated
 from primus.backends.megatron_bridge.translate.data import document_values, row_values
@@ -13,6 +13,7 @@ from primus.backends.megatron_bridge.translate.notes import without_effect
 from primus.backends.megatron_bridge.translate.overlap import overlap_values
 from primus.backends.megatron_bridge.translate.precision import precision_values
 from primus.backends.megatron_bridge.translate.raw import Raw
+from primus.backends.megatron_bridge.translate.validation import validation_values
 from primus.core.experiment import Value
 from primus.core.keys import parse_type
 
@@ -26,9 +27,9 @@ def flat_values(raw: Raw, *, world_size: int, problems: list[str], notices: list
     notices += without_effect(raw)
     values = dict(_simple(raw, problems))
     values |= _model(raw, problems)
-    values |= _training(raw, notices) | _optimizer(raw) | _replicas(raw) | _outputs(raw)
+    values |= validation_values(raw, problems) | _training(raw, notices) | _optimizer(raw) | _replicas(raw) | _outputs(raw)
     data = raw.config.dataset
-    values |= document_values(raw, data) if isinstance(data, GPTDatasetConfig) else row_values(raw, data, notices)
+    values |= document_values(raw, data) if isinstance(data, GPTDatasetConfig) else row_values(raw, data)
     model = raw.config.model
     ranks = model.tensor_model_parallel_size * model.pipeline_model_parallel_size * model.context_parallel_size
     values |= precision_values(raw, problems)
@@ -93,8 +94,6 @@ def _decides(key: str) -> str:
 
 def _training(raw: Raw, notices: list[str]) -> dict[str, Value]:
     train, scheduler = raw.config.train, raw.config.scheduler
-    # An interval counts even where nothing is evaluated: it then only says when.
-    values = {"eval_interval": raw.value(train.eval_interval or 0, "train.eval_interval")}
     warmup, length = scheduler.lr_warmup_iters, scheduler.lr_decay_iters or train.train_iters
     if isinstance(length, int) and isinstance(warmup, int) and warmup >= length > 0:
         notices.append(
@@ -102,7 +101,7 @@ def _training(raw: Raw, notices: list[str]) -> dict[str, Value]:
             f"rate has {length} iterations to rise and fall in."
         )
         warmup = length - 1
-    values["lr_warmup_iters"] = raw.value(warmup, "scheduler.lr_warmup_iters")
+    values = {"lr_warmup_iters": raw.value(warmup, "scheduler.lr_warmup_iters")}
     checks = ("ddp.check_for_nan_in_grad", "rerun_state_machine.check_for_nan_in_loss")
     values["check_for_nan_in_loss_and_grad"] = raw.value(any(map(raw.at, checks)), *checks)
     return values
@@ -155,8 +154,10 @@ def _outputs(raw: Raw) -> dict[str, Value]:
         "auto_continue_train": raw.value(goes_on, "checkpoint.load", "checkpoint.save"),
         "disable_tensorboard": raw.value(logger.tensorboard_dir is None, "logger.tensorboard_dir"),
         "disable_wandb": raw.value(logger.wandb_project is None, "logger.wandb_project"),
-        "logging_level": raw.value(_level(logger.logging_level), "logger.logging_level"),
     }
+    if logger.logging_level != LoggerConfig().logging_level or raw.is_chosen("logger.logging_level"):
+        # A level that nobody chose would go before the sinks' own.
+        values["logging_level"] = raw.value(_level(logger.logging_level), "logger.logging_level")
     profiling = raw.config.profiling
     if profiling is not None:
         path = "profiling.use_pytorch_profiler"
