@@ -73,7 +73,7 @@ class MegatronBridgeBuilder:
             config=_completed(built.config, raw, peft, sft),
             sources={**built.sources, **_sources(raw)},
             notices=[*notices, *built.notices],
-            origins=built.origins | _origins(raw),
+            origins=built.origins | _origins(raw, sft),
         )
 
     def _megatron(self, given: Merged, flat: Mapping[str, Value], notices: list[str], *, has_rows: bool) -> Built:
@@ -122,6 +122,14 @@ def _sources(raw: Raw) -> dict[str, str]:
     return found
 
 
-def _origins(raw: Raw) -> dict[str, str]:
+def _origins(raw: Raw, sft: SFTConfig | None) -> dict[str, str]:
+    """Return where folders and files were named, for what is found out about them later."""
+    found: dict[str, str] = {}
     path = raw.config.checkpoint.hf_path
-    return {} if path is None else {path: f"hf_path, {raw.source('checkpoint.hf_path')}"}
+    if path is not None:
+        found[path] = f"hf_path, {raw.source('checkpoint.hf_path')}"
+    if sft is not None and Path(sft.train).is_absolute():
+        found[sft.train] = f"dataset, {raw.source('dataset.dataset_root', 'dataset.dataset_name')}"
+    if sft is not None and sft.packing is not None and sft.packing.train_file is not None:
+        found[sft.packing.train_file] = raw.source("dataset.packed_sequence_specs.packed_train_data_path")
+    return found

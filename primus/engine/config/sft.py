@@ -14,8 +14,8 @@ class PromptConfig:
     """Text with `{field}` places, the answer's last; None: what the fields of the rows suggest, else `{input} {output}`."""
     label_key: str = "output"
     """Field of the answer."""
-    truncation_fields: tuple[str, ...] = ("input",)
-    """Fields that a sample longer than the sequence loses tokens of, before its answer does; the template's names."""
+    truncation_fields: tuple[str, ...] | None = None
+    """Fields that a sample longer than the sequence loses tokens of, before its answer does; None: all of the prompt."""
     add_bos: bool = False
     """Begin with the tokenizer's bos token."""
     add_eos: bool = True

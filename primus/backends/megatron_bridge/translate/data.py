@@ -168,11 +168,11 @@ def _loss_on(raw: Raw, kwargs: Mapping[str, Any], problems: list[str]) -> _LossO
 
 
 def _prompts(kwargs: Mapping[str, Any]) -> PromptConfig:
-    fields = kwargs.get("truncation_field", "input")
+    fields = kwargs.get("truncation_field")
     return PromptConfig(
         template=kwargs.get("prompt_template"),
         label_key=kwargs.get("label_key", "output"),
-        truncation_fields=tuple(name.strip() for name in str(fields).split(",")),
+        truncation_fields=None if fields is None else tuple(name.strip() for name in fields.split(",")),
         add_bos=bool(kwargs.get("add_bos", False)),
         add_eos=bool(kwargs.get("add_eos", True)),
         add_sep=bool(kwargs.get("add_sep", False)),

@@ -9,6 +9,6 @@
 - `opening.py`: `Opener`, the rows of a run to samples and packs; `packed_files.py`: packs as files
 - `prepare.py`: rows prepared before a run, `picture.py`: their lengths, `show.py`: samples to look at
 - `order.py`: which sample is in which microbatch of which rank
-- `preflight.py`: all that, tried on one row before a start
+- `preflight.py`: rows and packs, looked at before a start
 - `batches.py`: samples to tensors
 """

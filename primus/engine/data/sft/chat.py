@@ -4,7 +4,8 @@ A template with a generation block marks the assistant's words itself; of any ot
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from primus.engine.config.sft import ChatConfig
@@ -47,14 +48,10 @@ class ChatReader:
         """Return tokens, and which are trained; InputError, which names the row, if it is no conversation."""
         messages = _messages(row, name)
         tools = row.get("tools") or self._tools
-        try:
+        with self._naming(name):
             text = self._text(messages, tools)
             encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
             spans = [(0, len(text))] if self._loss_on == "all" else self._spans(messages, tools, text, name)
-        except InputError:
-            raise
-        except Exception as error:  # a template raises whatever its author thought of
-            raise InputError(f"{name}: the chat template does not take this conversation: {error}") from error
         if self._loss_on == "last_answer":
             spans = spans[-1:]
         ids = list(encoded["input_ids"])
@@ -65,6 +62,26 @@ class ChatReader:
         if eos is not None and ends_with_answer and last >= 0 and eos not in ids[last:]:
             ids, trained = [*ids, eos], [*trained, True]
         return ids, trained
+
+    def render(self, row: Row, name: str) -> str:
+        """Return the text of a row; InputError, which names the row, if it is no conversation that the template takes."""
+        messages = _messages(row, name)
+        with self._naming(name):
+            return self._text(messages, row.get("tools") or self._tools)
+
+    @contextmanager
+    def _naming(self, name: str) -> Iterator[None]:
+        """Say which row it was, or that no row would do."""
+        from jinja2 import TemplateSyntaxError
+
+        try:
+            yield
+        except InputError:
+            raise
+        except TemplateSyntaxError as error:
+            raise InputError(f"the chat template cannot be read: {error} (its line {error.lineno})") from error
+        except Exception as error:  # a template raises whatever its author thought of
+            raise InputError(f"{name}: the chat template does not take this conversation: {error}") from error
 
     def _text(self, messages: Sequence[dict[str, Any]], tools: Any, *, opened: bool = False) -> str:
         return str(

@@ -110,20 +110,14 @@ class Opener:
 
     def open_packs(self, spec: str, key: str, what: str) -> Opened:
         """Return the packs of files; `key` is what named them. InputError if they are not such as this run would make."""
-        packing = self._rows.packing
         try:
-            files = packed_files(spec)
-            made = made_with(files)
-            if made is not None:
-                self._check(made)
-            if packing is not None and packing.metadata_file is not None:
-                check_metadata(Path(packing.metadata_file), packing.size)
+            files, is_known = self._own(spec)
             # Arrays lie beside the files that they were read from, as those of rows do.
             tokens, packs = read_packs(files, files[0].parent / "arrays" if self._rows.cache is None else self.folder)
             self._check_packs(tokens, packs)
         except InputError as error:
             raise InputError(f"{key} {spec}: {error}") from error
-        if made is None:
+        if not is_known:
             log.warning(
                 "%s: %s does not say which tokenizer, template and seed made it: nothing tells whether they are this run's",
                 what,
@@ -131,6 +125,23 @@ class Opener:
             )
         log.info("%s: %d samples in %d packs of %s", what, len(tokens), len(packs), spec)
         return Opened(tokens, packs)
+
+    def check_packs(self, spec: str, key: str) -> None:
+        """Raise InputError if files of packs are not there, or say that they were not made for this run."""
+        try:
+            self._own(spec)
+        except InputError as error:
+            raise InputError(f"{key} {spec}: {error}") from error
+
+    def _own(self, spec: str) -> tuple[list[Path], bool]:
+        """Return the files of a name, and whether they say that they are this run's."""
+        files, packing = packed_files(spec), self._rows.packing
+        made = made_with(files)
+        if made is not None:
+            self._check(made)
+        if packing is not None and packing.metadata_file is not None:
+            check_metadata(Path(packing.metadata_file), packing.size)
+        return files, made is not None
 
     def _check(self, made: Mapping[str, Any]) -> None:
         """Refuse packs that something else than in this run decided; the bins may be any."""

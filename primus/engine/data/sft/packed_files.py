@@ -70,7 +70,7 @@ def packed_files(spec: str) -> list[Path]:
     if place.is_file():
         found = [place]
     if not found:
-        raise InputError(f"{spec} names no file of packed samples; `primus data prepare --sft` writes them")
+        raise InputError("no file of packed samples is there; `primus data prepare --sft` writes them")
     wrong = next((file for file in found if file.suffix not in (".parquet", ".npy")), None)
     if wrong is not None:
         raise InputError(f"{wrong} is no file of packed samples: those end in .parquet or .npy")

@@ -1,32 +1,83 @@
-"""`check_rows`: are there rows, and does the first one become a sample? Asked before anything starts. No torch."""
+"""`check_rows`: are there rows, and do they become samples? Asked before anything starts. No torch.
 
+Of a small file all rows are looked at, of a larger one some all over it: their fields, and the text that a chat template makes
+of them. A few are tokenised.
+"""
+
+from collections.abc import Iterator
 from pathlib import Path
 
 from primus.engine.config import ConfigContainer, SFTConfig
-from primus.engine.data.sft.fields import is_conversation
-from primus.engine.data.sft.samples import Samples
-from primus.engine.data.sft.sources import open_splits
+from primus.engine.data.sft.opening import Opener
+from primus.engine.data.sft.rows import Rows
+from primus.engine.data.sft.sources import Splits, open_splits
 from primus.engine.data.tokenizer import Tokenizer
 from primus.errors import InputError
 
 __all__ = ["check_rows"]
 
+_CHECKED = 4096
+"""Rows, of each split."""
+_TOKENISED = 3
+_SHOWN = 3
+"""Wrong rows that are told of each split."""
+_PACKS = "dataset.packed_sequence_specs.packed_{}_data_path"
+
 
 def check_rows(config: ConfigContainer, rows: SFTConfig, tokenizer: Tokenizer | None) -> list[str]:
-    """Return what is wrong with rows that lie on this machine; those of the hub are looked for by the run.
+    """Return what is wrong with rows and packs that lie on this machine; those of the hub are looked for by the run.
 
-    Conversations are not read: their templates need a library that loads slowly. Without a tokenizer files are only opened.
+    Without a tokenizer files are only opened.
     """
-    if not Path(rows.train).exists():
-        return []
     try:
+        packing = rows.packing
+        if packing is not None and packing.train_file is not None:
+            return list(_of_packs(config, rows, tokenizer))
+        if not Path(rows.train).exists():
+            return []
         splits = open_splits(rows)
         batch = config.train.global_batch_size
-        if rows.packing is None and len(splits.train) < batch:
+        if packing is None and len(splits.train) < batch:
             return [f"{rows.train} has {len(splits.train)} rows to train on, fewer than global_batch_size {batch}: lower it"]
-        is_chat = is_conversation(splits.train[0]) if rows.chat is None else rows.chat
-        if tokenizer is not None and not is_chat:
-            Samples(splits.train, rows, tokenizer, tokenizer_model=None, max_length=config.model.seq_length)[0]
+        return [] if tokenizer is None else list(_of_splits(splits, Opener.of(config, rows, tokenizer)))
     except InputError as error:
         return list(error.problems)
-    return []
+
+
+def _of_packs(config: ConfigContainer, rows: SFTConfig, tokenizer: Tokenizer | None) -> Iterator[str]:
+    assert rows.packing is not None
+    files = {"train": rows.packing.train_file, "val": rows.packing.validation_file if rows.do_validation else None}
+    for name, spec in files.items():
+        if spec is None or tokenizer is None:
+            continue
+        try:
+            Opener.of(config, rows, tokenizer).check_packs(spec, _PACKS.format(name))
+        except InputError as error:
+            yield from error.problems
+
+
+def _of_splits(splits: Splits, opener: Opener) -> Iterator[str]:
+    for rows in (splits.train, splits.validation, splits.test):
+        if rows is not None:
+            yield from _wrong(rows, opener)
+
+
+def _wrong(rows: Rows, opener: Opener) -> Iterator[str]:
+    samples, told = opener.samples(rows), dict[str, None]()
+    for number in range(0, len(rows), -(-len(rows) // _CHECKED)):
+        try:
+            samples.check(number)
+        except InputError as error:
+            told |= dict.fromkeys(error.problems)
+            if len(told) == _SHOWN:
+                yield from [*told, f"rows behind {rows.name(number)} were not looked at: more may be wrong"]
+                return
+    if told:
+        yield from told
+        return
+    for number in range(0, len(rows), -(-len(rows) // _TOKENISED)):
+        try:
+            _ = samples[number]
+        except InputError as error:
+            yield from error.problems
+            return

@@ -5,6 +5,7 @@ goes to the field if the tokenizer's tokens begin with blanks, and is none of th
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -42,6 +43,7 @@ class PromptReader:
         if not names or names[-1] != config.label_key or not template.endswith(f"{{{config.label_key}}}"):
             raise InputError(f"prompt_template {template!r} must end with {{{config.label_key}}}, the place of the answer")
         self._pieces = _PLACE.split(template)
+        self._cut_first = self._fields_to_cut(template, names[:-1])
         joined, apart = tokenizer.tokenize("1 2"), [*tokenizer.tokenize("1"), *tokenizer.tokenize("2")]
         self._keeps_blanks = joined != apart
 
@@ -50,10 +52,19 @@ class PromptReader:
         """How rows are read; values of JSON."""
         return {"prompt_format": asdict(self._config)}
 
+    def fields(self, row: Row, name: str) -> dict[str, str]:
+        """Return a row's texts; InputError, which names the row, if one that the template needs is not there."""
+        config = self._config
+        found = prompt_fields(row, config.label_key, name, as_is=config.template is not None)
+        missing = next((piece for piece in self._pieces[1::2] if piece not in found), None)
+        if missing is not None:
+            raise InputError(f"{name} has no field {missing}, which the template needs; it has {', '.join(row)}")
+        return found
+
     def read(self, row: Row, name: str) -> Parts:
         """Return a row's tokens; InputError, which names the row, if a field that the template needs is not there."""
-        config, tokenizer = self._config, self._tokenizer
-        fields = prompt_fields(row, config.label_key, name, as_is=config.template is not None)
+        tokenizer = self._tokenizer
+        fields = self.fields(row, name)
         before: list[list[int]] = [self._bos] if self._bos else []
         cut_first: list[int] = []
         blank = ""
@@ -64,15 +75,24 @@ class PromptReader:
                     before.append(tokenizer.tokenize(text))
                 blank = " " if piece != text and self._keeps_blanks else ""
                 continue
-            if piece not in fields:
-                raise InputError(f"{name} has no field {piece}, which the template needs; it has {', '.join(row)}")
             ids = tokenizer.tokenize(blank + fields[piece].strip())
             if number == len(self._pieces) - 2:
                 return self._ended(before, cut_first, ids, name)
-            if piece in config.truncation_fields:
+            if piece in self._cut_first:
                 cut_first.append(len(before))
             before.append(ids)
         raise AssertionError("a template ends with the answer")
+
+    def _fields_to_cut(self, template: str, before: Sequence[str]) -> Sequence[str]:
+        """Return the fields that long samples lose tokens of; all before the answer, if none are chosen."""
+        chosen = self._config.truncation_fields
+        unknown = [name for name in chosen or () if name not in before]
+        if unknown:
+            raise InputError(
+                f"truncation_field {', '.join(unknown)}: prompt_template {template!r} has no such field before its answer; "
+                f"there {'is' if len(before) == 1 else 'are'} {', '.join(before) or 'none'}"
+            )
+        return before if chosen is None else chosen
 
     def _ended(self, before: list[list[int]], cut_first: list[int], answer: list[int], name: str) -> Parts:
         if self._sep:

@@ -81,6 +81,14 @@ class Samples:
         """What decides the tokens of a sample besides its row and the tokenizer; values of JSON."""
         return format_of(self._reader, self._config, self._max_length)
 
+    def check(self, number: int) -> None:
+        """Raise InputError, which names the row, if it is no sample; its text is not tokenised."""
+        row, name = self._rows[number], self._rows.name(number)
+        if isinstance(self._reader, ChatReader):
+            self._reader.render(row, name)
+        else:
+            self._reader.fields(row, name)
+
     def __getitem__(self, number: int) -> Sample:
         """Return a sample; InputError names its row if it lacks a field, or is too long where that is refused."""
         row, name = self._rows[number], self._rows.name(number)

@@ -75,7 +75,7 @@ class Evil:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("none.parquet", "names no file of packed samples"),
+        ("none.parquet", "no file of packed samples is there"),
         ("text.txt", "those end in .parquet or .npy"),
         ("cut.parquet", "cut.parquet cannot be read"),
         ("other.parquet", "lacks one of input_ids, loss_mask, seq_start_id"),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from runs import build_container
 
-from primus.engine.config import SFTConfig
+from primus.engine.config import PackingConfig, SFTConfig
 from primus.engine.config.sft import ChatConfig, PromptConfig
 from primus.engine.data.sft.batches import Batches
 from primus.engine.data.sft.fields import prompt_fields
@@ -342,6 +342,57 @@ def test_rows_are_looked_at_before_a_start(tmp_path):
     assert check_rows(config, SFTConfig(train="a/name/of/the/hub"), Letters()) == []
     few = check_rows(config, replace(rows, max_train_samples=3), Letters())
     assert few == [f"{tmp_path} has 3 rows to train on, fewer than global_batch_size 8: lower it"]
-    bad = folder(tmp_path, training=[{"input": "1"}] * 20)
+    right, wrong = {"input": "1", "output": "2"}, {"input": "1"}
+    bad = folder(tmp_path, training=[right] * 12 + [wrong], validation=[wrong] * 9)
     assert check_rows(config, bad, None) == []
-    assert check_rows(config, bad, Letters()) == [f"{tmp_path}/training.jsonl:1 has no field output, the answer; it has input"]
+    no_field = "has no field output, the answer; it has input"
+    assert check_rows(config, bad, Letters()) == [
+        f"{tmp_path}/training.jsonl:13 {no_field}",
+        *(f"{tmp_path}/validation.jsonl:{line} {no_field}" for line in (1, 2, 3)),
+        f"rows behind {tmp_path}/validation.jsonl:3 were not looked at: more may be wrong",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{% if %}", "the chat template cannot be read: Expected an expression"),
+        (
+            "{{ raise_exception('no tools') if messages[1].role == 'tool' }}",
+            "training.jsonl:14: the chat template does not take this conversation: no tools",
+        ),
+    ],
+)
+def test_conversations_are_written_before_a_start(spelling, tmp_path, template, said):
+    config = build_container(tmp_path, "exp", 1, {})
+    config = replace(config, tokenizer=replace(config.tokenizer, model=spelling))
+    tool = {"messages": [TALK["messages"][0], {"role": "tool", "content": "x"}]}
+    rows = replace(
+        folder(tmp_path, training=[TALK] * 13 + [tool] * 2), chat_format=ChatConfig(template=template), val_proportion=None
+    )
+    found = check_rows(config, rows, Letters())
+    assert said in found[0]
+    assert len(found) == (1 if "read" in said else 2)
+
+
+def test_packs_are_looked_for_before_a_start(tmp_path):
+    config = build_container(tmp_path, "exp", 1, {})
+    rows = SFTConfig(train="squad", packing=PackingConfig(size=32, train_file=f"{tmp_path}/t.parquet", validation_file="/v"))
+    part = "dataset.packed_sequence_specs.packed"
+    none = "no file of packed samples is there; `primus data prepare --sft` writes them"
+    assert check_rows(config, rows, Letters()) == [
+        f"{part}_train_data_path {tmp_path}/t.parquet: {none}",
+        f"{part}_val_data_path /v: {none}",
+    ]
+    assert len(check_rows(config, replace(rows, do_validation=False), Letters())) == 1
+
+
+def test_fields_to_cut_are_those_of_the_template():
+    with pytest.raises(
+        InputError, match=r"truncation_field nope, b: prompt_template .* no such field before its answer; there is a"
+    ):
+        sample(
+            {"a": "x", "b": "y"}, prompt_format=PromptConfig(template="{a}{b}", label_key="b", truncation_fields=("nope", "b"))
+        )
+    every = PromptConfig(template="{a}{c}{output}")
+    assert sample({"a": "aaaa", "c": "cccc", "output": "X"}, length=7, prompt_format=every)[0] == "aacccX\0"
