@@ -150,6 +150,19 @@ def test_a_switch_that_is_gone_is_refused_with_its_successor(primus):
             "comm_overlap.overlap_grad_reduce false (b.yaml:13 as comm_overlap_config.overlap_grad_reduce) and "
             "ddp.overlap_grad_reduce true (b.yaml:12) are two names of one thing, and differ",
         ),
+        (
+            ["eval_iters: 3", "validation: {eval_iters: 4}"],
+            "validation.eval_iters 4 (b.yaml:13 as validation.eval_iters) and train.eval_iters 3 (b.yaml:12) are two names",
+        ),
+        (
+            ["validation: {eval_global_batch_size: 3}"],
+            "must be global_batch_size, or null: evaluation takes the batches of training.",
+        ),
+        (
+            ["validation: {start_eval_at_iter: 3}"],
+            "validation.start_eval_at_iter 3 (b.yaml:12 as validation.start_eval_at_iter) is",
+        ),
+        (["validation: {multiple_validation_sets: true}"], "is of documents: rows have one validation set."),
         (["comm_overlap_config: {overlap_grad_redu: true}"], "Did you mean overlap_grad_reduce"),
         (
             ["comm_overlap_config: {bucket_size: big}"],
@@ -171,7 +184,7 @@ def test_a_switch_that_is_gone_is_refused_with_its_successor(primus):
         (["dataset: {hf_kwargs: {a: 1}}"], "(b.yaml:12 as dataset.hf_kwargs.a) is not implemented yet"),
         (
             ["dataset: {packed_sequence_specs: {pad_cu_seqlens: true}}"],
-            "(b.yaml:12 as dataset.packed_sequence_specs.pad_cu_seqlens) has no effect: nothing is packed; set packed_sequence: true.",
+            "dataset.packed_sequence_specs.pad_cu_seqlens) has no effect: nothing is packed; set packed_sequence: true.",
         ),
         (
             ["dataset: {dataset_kwargs: {add_bos: yes please}}"],
@@ -215,8 +228,8 @@ def test_an_experiment_that_is_right(primus, bridge):
         (["ddp: {grad_reduce_in_fp32: false}"], "says so; set mixed_precision.grad_reduce_in_fp32 instead."),
         (
             ["precision_config: {fp32: true, bf16: true}"],
-            "has fp32 and bf16 both true (b.yaml:12 as precision_config): one of them is the dtype of weights; set precision_config: "
-            "bf16_mixed for one.",
+            "has fp32 and bf16 both true (b.yaml:12 as precision_config): one of them is the dtype of weights; set "
+            "precision_config: bf16_mixed for one.",
         ),
         (["precision_config: {bf16: perhaps}"], "has bf16 perhaps, which must be true or false."),
         (["mixed_precision: null", "model: {bf16: true}", "optimizer: {bf16: false}"], "optimizer.bf16 false"),

@@ -56,3 +56,11 @@ def test_names_of_data_have_one_form(given, found):
 def test_made_up_data_are_true_or_false(name):
     with pytest.raises(ConfigError, match=rf"{name} 'perhaps' must be true or false"):
         normalise_dataset_arguments({name: "perhaps"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "right"), [("data_paths", {"a": 1}, "a list of prefixes"), ("data_args_path", ["a"], "a file")]
+)
+def test_names_of_data_have_their_type(name, value, right):
+    with pytest.raises(ConfigError, match=rf"{name} .* must be {right}"):
+        normalise_dataset_arguments({name: value})
