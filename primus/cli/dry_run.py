@@ -61,11 +61,10 @@ def _expert_mesh(config: ConfigContainer, plan: Plan) -> str:
 
 def _origin(config: ConfigContainer) -> str:
     save = config.checkpoint
-    if save.auto_continue_train and save.save:
-        return f"the newest checkpoint in {save.save}, if there is one"
+    newest = f"the newest checkpoint in {save.save}, if there is one, else " if save.auto_continue_train and save.save else ""
     if save.load:
-        return f"{'the weights in' if save.finetune else 'the checkpoint in'} {save.load}"
-    return save.pretrained_checkpoint or save.hf_path or f"random weights (seed {config.rng.seed})"
+        return f"{newest}{'the weights in' if save.finetune else 'the checkpoint in'} {save.load}"
+    return newest + (save.pretrained_checkpoint or save.hf_path or f"random weights (seed {config.rng.seed})")
 
 
 def _places(places: Iterable[Place]) -> Table:

@@ -1,5 +1,6 @@
 """The command line in this process: `primus` runs words as the shell would and gives exit code and both outputs."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,38 @@ modules:
       seq_length: 64
       num_workers: 0
 """
+
+TUNING = """\
+work_group: g
+user_name: u
+exp_name: rows
+workspace: out
+modules:
+  post_trainer:
+    framework: megatron_bridge
+    config: sft_trainer.yaml
+    model: auto.yaml
+    overrides:
+      hf_path: model
+      dataset: {dataset_root: rows}
+      peft: none
+      packed_sequence: true
+      train_iters: 2
+      global_batch_size: 1
+      micro_batch_size: 1
+      seq_length: 32
+"""
+MODEL = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": 96,
+    "max_position_embeddings": 64,
+}
 
 
 @dataclass(frozen=True)
@@ -79,3 +112,27 @@ def became(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, s
     calls: list[tuple[list[str], dict[str, str]]] = []
     monkeypatch.setattr("primus.cli.run.become", lambda command, env: calls.append((command, dict(env))))
     return calls
+
+
+@pytest.fixture
+def rows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write an experiment, a tokenizer that spells and rows of both kinds."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    letters = {chr(code): code - 31 for code in range(32, 127)}
+    tokenizer = Tokenizer(models.WordLevel({"<e>": 0, **letters}, unk_token="<e>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens(["<e>"])
+    monkeypatch.setattr("primus.engine.data.sft.prepare.draw_lengths", lambda *_: None)
+    for name in ("model", "rows"):
+        (folder / name).mkdir()
+    tokenizer.save(str(folder / "model/tokenizer.json"))
+    names = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<e>"}
+    (folder / "model/tokenizer_config.json").write_text(json.dumps(names))
+    (folder / "model/config.json").write_text(json.dumps(MODEL))
+    texts = [{"input": f"is it {number}", "output": "it is"} for number in range(9)]
+    (folder / "rows/training.jsonl").write_text("".join(json.dumps(row) + "\n" for row in texts))
+    (folder / "rows/validation.jsonl").write_text(json.dumps(texts[3]) + "\n")
+    (folder / "exp.yaml").write_text(TUNING)
+    return folder

@@ -165,8 +165,7 @@ def _recipe_container(nodes: Mapping[str, Node], problems: list[str]) -> tuple[C
     try:
         function = find_flavor(recipe, flavor)
     except ConfigError as error:
-        place = flat(nodes["flavor"]).source
-        raise ConfigError([*problems, *(f"{problem} ({place})" for problem in error.problems)]) from error
+        raise ConfigError([*problems, *(_placed(problem, nodes) for problem in error.problems)]) from error
     taken = arguments_of(function)
     if "stage" in nodes:
         _argument("stage", nodes["stage"], problems)
