@@ -61,8 +61,10 @@ def from_chunk_to_chunk(q: Tensor, k: Tensor, v: Tensor, write: Tensor, kept: Ke
     reads, leaves = q * kept.since_start, k * kept.until_end
     left = kept.since_start[..., -1:, :].mT
     state, out = q.new_zeros(*q.shape[1:3], q.shape[-1], v.shape[-1]), []
-    for i in range(len(q)):
-        new = from_tokens[i] - from_state[i] @ state
-        out.append(reads[i] @ state + kept.queries[i] @ new)
-        state = left[i] * state + leaves[i].mT @ new
+    # Taken apart at once: the backward of an index would write zeros for all chunks, for each of them.
+    parts = (x.unbind() for x in (from_tokens, from_state, reads, kept.queries, left, leaves))
+    for tokens, of_state, read, within, keeps, leaf in zip(*parts, strict=True):
+        new = tokens - of_state @ state
+        out.append(read @ state + within @ new)
+        state = keeps * state + leaf.mT @ new
     return torch.stack(out).permute(0, 3, 1, 2, 4).flatten(0, 1)

@@ -35,18 +35,20 @@ def _kept(q: Tensor, k: Tensor, log: Tensor) -> Kept:
     """Join blocks of tokens two by two, from one token a block to all of a chunk."""
     rows = torch.stack((q, k), dim=-2)  # [..., tokens, 2, D]
     products = (rows * k[..., None, :]).sum(-1)[..., None]  # [..., blocks, rows of a block, tokens of a block]
-    since, until = log[..., None, :], torch.zeros_like(log)[..., None, :]  # [..., blocks, tokens of a block, D]
+    # [..., blocks, tokens of a block, D]: logarithms of what is kept since a block's start, until its end, and from end to end.
+    since, until, total = log[..., None, :], torch.zeros_like(log)[..., None, :], log[..., None, :]
     blocks = k.shape[-2]
     while blocks > 1:
         blocks //= 2
-        (above, below), (since_0, since_1), (until_0, until_1) = (
-            x.unflatten(-3, (blocks, 2)).unbind(-3) for x in (products, since, until)
+        (above, below), (since_0, since_1), (until_0, until_1), (total_0, total_1) = (
+            x.unflatten(-3, (blocks, 2)).unbind(-3) for x in (products, since, until, total)
         )
-        later = rows.unflatten(-3, (blocks, 2, -1))[..., 1, :, :, :] * torch.exp(since_1)[..., None, :]
-        earlier = k.unflatten(-2, (blocks, 2, -1))[..., 0, :, :] * torch.exp(until_0)
+        later = rows.unflatten(-3, (blocks, 2, -1)).unbind(-4)[1] * torch.exp(since_1)[..., None, :]
+        earlier = k.unflatten(-2, (blocks, 2, -1)).unbind(-3)[0] * torch.exp(until_0)
         across = later.flatten(-3, -2) @ earlier.mT
         products = torch.cat((F.pad(above, (0, across.shape[-1])), torch.cat((across, below), -1)), -2)
-        until = torch.cat((until_0 + since_1[..., -1:, :], until_1), -2)
-        since = torch.cat((since_0, since_1 + since_0[..., -1:, :]), -2)
+        since = torch.cat((since_0, since_1 + total_0), -2)
+        until = torch.cat((until_0 + total_1, until_1), -2)
+        total = total_0 + total_1
     queries, keys = products.squeeze(-3).unflatten(-2, (-1, 2)).unbind(-2)
     return Kept(queries=queries, keys=keys, since_start=torch.exp(since.squeeze(-3)), until_end=torch.exp(until.squeeze(-3)))
