@@ -41,6 +41,10 @@ Sft = Annotated[bool, typer.Option("--sft", help=f"Prepare rows to fine-tune on.
 SeqLength = Annotated[int | None, typer.Option(min=2, metavar="N", help="Rows: tokens of a sequence.")]
 Packed = Annotated[bool, typer.Option("--packed", help="Rows: several in a sequence, in files for runs to read.")]
 Seed = Annotated[int, typer.Option(help="Rows: seed of the packs.")]
+ByLength = Annotated[
+    bool,
+    typer.Option("--by-length", help="Rows: pack the longest first, which fills files of packs better than a random order."),
+]
 OutputPrefix = Annotated[Path, typer.Option(metavar="PREFIX", help="Where to write PREFIX.bin and PREFIX.idx.")]
 JsonKey = Annotated[str, typer.Option(metavar="NAME", help="Field of a JSON line, or column of a parquet file.")]
 TokenizerType = Annotated[
@@ -79,6 +83,7 @@ def prepare_(
     seq_length: SeqLength = None,
     packed: Packed = False,
     seed: Seed = 1234,
+    by_length: ByLength = False,
 ) -> None:
     """Turn text into Megatron's .bin/.idx, or rows to fine-tune on into tokens and packs (--sft).
 
@@ -99,9 +104,9 @@ def prepare_(
 
         cut = Cut(seq_length=seq_length, packed=packed, seed=seed)
         rows = _rows(context, inputs, cut, tokenizer, cache=output_prefix, workers=workers)
-        prepare(rows, output_prefix, overwrite=overwrite)
+        prepare(rows, output_prefix, overwrite=overwrite, by_length=by_length)
         return
-    _refuse(context, _OF_ROWS, "is for rows: give --sft too")
+    _refuse(context, (*_OF_ROWS, "by_length"), "is for rows: give --sft too")
     if output_prefix is None:
         raise InputError("--output-prefix is missing: where to write PREFIX.bin and PREFIX.idx")
     from primus.engine.data.prepare import PrepareOptions

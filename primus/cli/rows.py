@@ -20,6 +20,7 @@ from primus.cli.weights import with_tokenizer
 from primus.core.experiment import load_experiment
 from primus.engine.config import PackingConfig, SFTConfig, TokenizerConfig
 from primus.engine.data.sft.opening import Opener
+from primus.engine.data.sft.own_packs import open_packs
 from primus.engine.data.sft.prepare import Places, SplitReport, prepare_rows
 from primus.engine.data.sft.samples import Sample
 from primus.engine.data.sft.shape import Shape
@@ -95,15 +96,28 @@ def of_files(inputs: Sequence[str], cut: Cut, named: TokenizerConfig, *, cache: 
     return RowsOf(rows=rows, opener=Opener(rows, tokenizer, named, shape), tokenizer=tokenizer)
 
 
-def prepare(made: RowsOf, output: Path | None, *, overwrite: bool) -> None:
+def prepare(made: RowsOf, output: Path | None, *, overwrite: bool, by_length: bool) -> None:
     """Tokenise and pack, and tell what became of the rows."""
     places = _places(made, output)
+    if by_length:
+        made = _by_length(made, places)
     with leaving_on_sigterm(), _progress() as progress:
         reports = prepare_rows(open_splits(made.rows), made.opener, places, overwrite=overwrite, progress=progress)
     for report in reports:
         for line in _told(report):
             typer.echo(line)
     typer.echo(f"tokens: {made.opener.folder}; report: {places.folder / 'report.json'}, {places.folder / 'lengths.png'}")
+
+
+def _by_length(made: RowsOf, places: Places) -> RowsOf:
+    """Return the same rows, packed in another order."""
+    packing, opener = made.rows.packing, made.opener
+    if packing is None or not places.files:
+        raise InputError(
+            "--by-length is for files of packs, of which a run takes any: give --output-prefix, and rows that are packed"
+        )
+    rows = replace(made.rows, packing=replace(packing, algorithm="first_fit_decreasing"))
+    return replace(made, rows=rows, opener=opener.with_rows(rows))
 
 
 def _places(made: RowsOf, output: Path | None) -> Places:
@@ -174,7 +188,7 @@ def _samples(made: RowsOf, split: str, start: int) -> Iterator[tuple[str, Sample
         file = files.get(split)
         if file is None:
             raise InputError(f"there are no {split} rows: the experiment trains on packed files, and names none for them")
-        opened = made.opener.open_packs(file, "packed samples", split)
+        opened = open_packs(made.opener, file, "packed samples", split)
         numbers = range(start, len(opened.samples))
         yield from ((f"{file}, sample {number}", opened.samples[number]) for number in numbers)
         return

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from primus.engine.data.sft.packed_files import made_with
+
 
 def test_an_experiments_rows_are_prepared_where_its_run_looks(primus, rows):
     done = primus("data", "prepare", "--sft", "exp.yaml")
@@ -28,6 +30,11 @@ def test_packs_are_written_where_the_experiment_or_the_user_says(primus, rows):
     assert "p/t.parquet, sample 2: 14 tokens, 7 trained" in shown.out.replace("\n", "")
     files = ("rows", "--output-prefix", "q", "--tokenizer-model", "model", "--seq-length", "32", "--packed")
     assert primus("data", "prepare", "--sft", *files).code == 0
+    by_length = primus("data", "prepare", "--sft", *files, "--by-length", "--overwrite")
+    assert by_length.code == 0, by_length.err
+    note = made_with([rows / "q/training_32.parquet"])
+    assert note is not None
+    assert note["packing"]["algorithm"] == "first_fit_decreasing"
     assert sorted(file.name for file in (rows / "q").glob("*.parquet")) == ["training_32.parquet", "validation_32.parquet"]
 
 
@@ -50,6 +57,7 @@ def test_samples_are_shown_with_what_is_trained_marked(primus, rows):
         (("prepare", "--sft", "a", "b"), "a b: --sft takes one file, folder or name of rows"),
         (("prepare", "a.txt", "--output-prefix", "a", "--packed"), "--packed is for rows: give --sft too"),
         (("prepare", "a.txt"), "--output-prefix is missing"),
+        (("prepare", "--sft", "exp.yaml", "--by-length"), "--by-length is for files of packs"),
         (("prepare", "--sft", "tiny.yaml"), "tiny.yaml trains on documents"),
         (("show", "a", "--split", "test"), "--split is for rows"),
         (("show", "a", "b"), "a b: name one dataset by its prefix"),

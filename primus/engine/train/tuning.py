@@ -12,6 +12,7 @@ from primus.engine.data.samplers import Sampling, cyclic
 from primus.engine.data.sft.batches import Batches
 from primus.engine.data.sft.opening import Opened, Opener
 from primus.engine.data.sft.order import Order, in_turn_of_ranks, round_and_round
+from primus.engine.data.sft.own_packs import open_packs
 from primus.engine.data.sft.sources import open_splits
 from primus.engine.data.tokenizer import Tokenizer
 from primus.engine.parallel.mesh import Mesh
@@ -73,8 +74,8 @@ class TuningSources:
             train, valid = packing.train_file, packing.validation_file if self._rows.do_validation and evaluates else None
             keys = [f"dataset.packed_sequence_specs.packed_{name}_data_path" for name in ("train", "val")]
             return (
-                opener.open_packs(train, keys[0], "training") if trains else None,
-                None if valid is None else opener.open_packs(valid, keys[1], "validation"),
+                open_packs(opener, train, keys[0], "training") if trains else None,
+                None if valid is None else open_packs(opener, valid, keys[1], "validation"),
                 None,
             )
         splits = open_splits(self._rows)

@@ -83,15 +83,19 @@ def test_words_that_contradict_one_another_or_are_none_are_refused() -> None:
     assert len(problems) == 1
     assert "answer_only_loss true" in problems[0]
     assert "contradicts dataset.dataset_kwargs.loss_mode full" in problems[0]
+    _, (small,), _ = made(kwargs={"pad_seq_length_to_mult": 0})
+    assert small.startswith("dataset.dataset_kwargs.pad_seq_length_to_mult 0 (")
+    assert small.endswith("must be at least 1.")
     _, (problem,), _ = made(kwargs={"loss_mode": "some"})
     assert "loss_mode some" in problem
     assert problem.endswith("must be one of completion, assistant, last_turn, full.")
 
 
-def test_loader_processes_and_the_folder_of_tokens_are_those_that_are_asked_for() -> None:
-    found, _, raw = made({"dataset.num_workers": "exp.yaml:7"}, kwargs={"index_mapping_dir": "/cache"})
+def test_loader_processes_lengths_and_the_folder_of_tokens_are_those_that_are_asked_for() -> None:
+    kwargs = {"index_mapping_dir": "/cache", "pad_seq_length_to_mult": 64}
+    found, _, raw = made({"dataset.num_workers": "exp.yaml:7"}, kwargs=kwargs)
     assert found is not None
-    assert found.cache == "/cache"
+    assert (found.cache, found.pad_multiple) == ("/cache", 64)
     raw.config.dataset.num_workers = 5
     value = row_values(raw, raw.config.dataset)["num_workers"]
     assert (value.value, value.source) == (5, "exp.yaml:7")

@@ -50,9 +50,12 @@ _OF_ROWS = {
     "chat_template": "str",
     "index_mapping_dir": "str",
     "loss_mode": "str",
+    "pad_seq_length_to_mult": "int",
 }
 """Words of `dataset_kwargs` and their types; null leaves each at its default."""
 _NOT_BUILT = ("dataset_dict", "split", "download_mode", "hf_kwargs")
+_MULTIPLE = 16
+"""Of the lengths of sequences."""
 _LossOn = Literal["answers", "last_answer", "all"]
 _LOSSES: dict[str, _LossOn] = {"completion": "answers", "assistant": "answers", "last_turn": "last_answer", "full": "all"}
 
@@ -106,6 +109,7 @@ def rows(raw: Raw, data: FinetuningDatasetConfig, problems: list[str]) -> SFTCon
             problems,
         ),
         pad_to_max_length=bool(kwargs.get("pad_to_max_length", False)),
+        pad_multiple=_multiple(raw, kwargs, problems),
         cache=absolute(kwargs.get("index_mapping_dir")),
     )
     return with_packing(made, raw, data.packed_sequence_specs, problems)
@@ -165,6 +169,15 @@ def _loss_on(raw: Raw, kwargs: Mapping[str, Any], problems: list[str]) -> _LossO
             f"{path}.loss_mode {mode} ({raw.source(f'{path}.loss_mode', path)}): leave one out."
         )
     return chosen
+
+
+def _multiple(raw: Raw, kwargs: Mapping[str, Any], problems: list[str]) -> int:
+    path, multiple = f"{_PART}.dataset_kwargs", int(kwargs.get("pad_seq_length_to_mult", _MULTIPLE))
+    if multiple < 1:
+        name = "pad_seq_length_to_mult"
+        problems.append(f"{path}.{name} {multiple} ({raw.source(f'{path}.{name}', path)}) must be at least 1.")
+        return _MULTIPLE
+    return multiple
 
 
 def _prompts(kwargs: Mapping[str, Any]) -> PromptConfig:

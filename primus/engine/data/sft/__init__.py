@@ -6,7 +6,8 @@
 - `samples.py`: `Samples`, the two together, cut to a length
 - `tokens.py`: `Tokens`, all samples of rows on disk
 - `packing.py`: several samples in a sequence; `shape.py`: how long sequences are
-- `opening.py`: `Opener`, the rows of a run to samples and packs; `packed_files.py`: packs as files
+- `opening.py`: `Opener`, the rows of a run to samples and packs
+- `packed_files.py`: packs as files; `own_packs.py`: those that a run takes
 - `prepare.py`: rows prepared before a run, `picture.py`: their lengths, `show.py`: samples to look at
 - `order.py`: which sample is in which microbatch of which rank
 - `preflight.py`: rows and packs, looked at before a start

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from primus.engine.config import ConfigContainer, SFTConfig
 from primus.engine.data.sft.opening import Opener
+from primus.engine.data.sft.own_packs import check_packs
 from primus.engine.data.sft.rows import Rows
 from primus.engine.data.sft.sources import Splits, open_splits
 from primus.engine.data.tokenizer import Tokenizer
@@ -51,7 +52,7 @@ def _of_packs(config: ConfigContainer, rows: SFTConfig, tokenizer: Tokenizer | N
         if spec is None or tokenizer is None:
             continue
         try:
-            Opener.of(config, rows, tokenizer).check_packs(spec, _PACKS.format(name))
+            check_packs(Opener.of(config, rows, tokenizer), spec, _PACKS.format(name))
         except InputError as error:
             yield from error.problems
 

@@ -11,6 +11,7 @@ import pytest
 from test_sft_tokens import opener, written
 
 from primus.engine.config import PackingConfig
+from primus.engine.data.sft.own_packs import open_packs
 from primus.engine.data.sft.packed_files import made_with, packed_files, read_packs, write_packs
 from primus.engine.data.sft.packing import Packs
 from primus.engine.data.sft.rows import JsonLines
@@ -119,7 +120,7 @@ def packed(tmp_path):
 
 def refusal(folder, rows, **keys):
     with pytest.raises(InputError) as caught:
-        opener(folder, rows, **keys).open_packs(rows.packing.train_file, "packed_train_data_path", "training")
+        open_packs(opener(folder, rows, **keys), rows.packing.train_file, "packed_train_data_path", "training")
     assert str(caught.value).startswith(f"packed_train_data_path {folder}/packs.parquet: ")
     return str(caught.value)
 
@@ -128,7 +129,7 @@ def test_a_run_reads_the_packs_that_it_would_have_made(packed, tmp_path):
     made = opener(tmp_path, packed)
     own, read = (
         made.open(JsonLines(Path(packed.train)), "training"),
-        made.open_packs(packed.packing.train_file, "key", "training"),
+        open_packs(made, packed.packing.train_file, "key", "training"),
     )
     for number in range(len(own.packs)):
         mine, theirs = ([each.samples[n].ids.tolist() for n in each.packs[number]] for each in (own, read))
@@ -161,7 +162,7 @@ def test_foreign_packs_that_do_not_fit_are_refused(tmp_path, caplog):
     def saved(length, token):
         row = {"input_ids": [token] * length, "loss_mask": [1] * length, "seq_start_id": [0]}
         np.save(file, np.array([row], dtype=object), allow_pickle=True)
-        return write.open_packs(str(file), "key", "training")
+        return open_packs(write, str(file), "key", "training")
 
     assert len(saved(33, 5).packs) == 1
     assert "does not say which tokenizer, template and seed made it" in caplog.text
