@@ -12,9 +12,11 @@ from test_golden_layouts import MODELS, assert_equal, in_float64
 from test_golden_resharding import LAYOUTS as OTHERS
 
 from primus.engine.config import ConfigContainer
+from primus.engine.parallel.buckets import Unit
 from primus.engine.parallel.fsdp2 import FullyShardedDataParallel
-from primus.engine.parallel.mesh import build_mesh
+from primus.engine.parallel.mesh import build_mesh, single_mesh
 from primus.engine.train.assemble import assemble
+from primus.errors import InputError
 
 pytestmark = pytest.mark.slow  # several whole runs each
 
@@ -97,3 +99,10 @@ def test_a_rank_holds_its_rows_alone_after_a_step(tmp_path: Path) -> None:
     config = replace(config, model=replace(config.model, vocab_size=96))
     for whole, weights, held, gradients in run_ranks(holding_rank, 2, config):
         assert weights == held == gradients == whole // 2
+
+
+def test_weights_of_two_dtypes_in_a_layer_are_refused() -> None:
+    layer = torch.nn.Linear(4, 3).to(torch.bfloat16)
+    layer.bias.data = layer.bias.data.float()
+    with pytest.raises(InputError, match=r"most are .*, and .* is torch\.float32\. use_megatron_fsdp: true"):
+        FullyShardedDataParallel(layer, [Unit(modules=(layer,))], single_mesh(), grad_dtype=torch.float32, per_token=False)

@@ -10,6 +10,7 @@ to the dtype of the weights. The mean is taken there, as gloo cannot average. An
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -48,6 +49,8 @@ class FullyShardedDataParallel:
     ) -> None:
         """Divide the parameters of a model over `intra_dp_cp`, which has more than one rank; each lies in one of the units.
 
+        InputError if those of a unit have several dtypes, or there is no device.
+
         Ranks of `inter_dp_cp` hold the same rows. `per_token`: sum gradients over ranks instead of averaging them. `fill` gives
         parameters on the meta device their values; no more than a unit is ever whole.
         """
@@ -56,6 +59,8 @@ class FullyShardedDataParallel:
                 "use_torch_fsdp2 cannot be rehearsed: torch's sharding asks for a device that is there. use_megatron_fsdp: "
                 "true with data_parallel_sharding_strategy: optim_grads_params divides alike and can be."
             )
+        for unit in units:
+            _check_dtypes(unit)
         self.shard_group = self.expert_shard_group = mesh.intra_dp_cp
         self._mesh, self._grad_dtype = mesh, grad_dtype
         self._watcher: Watcher | None = None
@@ -239,6 +244,17 @@ def _device_mesh(mesh: Mesh) -> DeviceMesh:
     ranks = torch.tensor(mesh.dp_cp.ranks).view(replicas.size, shards.size)
     names = ("replicate", "shard")
     return DeviceMesh.from_group([replicas.handle, shards.handle], mesh.device.type, mesh=ranks, mesh_dim_names=names)
+
+
+def _check_dtypes(unit: Unit) -> None:
+    named = {name: param.dtype for module in unit.modules for name, param in module.named_parameters()}
+    if len(set(named.values())) > 1:
+        usual = Counter(named.values()).most_common(1)[0][0]
+        other = next(name for name, dtype in named.items() if dtype != usual)
+        raise InputError(
+            f"use_torch_fsdp2: fully_shard gathers the weights of a layer in one dtype; most are {usual}, and {other} is "
+            f"{named[other]}. use_megatron_fsdp: true with data_parallel_sharding_strategy: optim_grads_params divides both"
+        )
 
 
 def _declarations(model: nn.Module, unit: Unit, device: torch.device, fill: Fill | None) -> dict[str, dict[str, Any]]:

@@ -183,6 +183,7 @@ CASES: list[tuple[dict[str, Any], int, str]] = [
     ({**FSDP2, "use_distributed_optimizer": True}, 2, "divides the optimizer's state itself; set it to false"),
     ({**FSDP2, "gradient_accumulation_fusion": True}, 2, "takes weight gradients from autograd; set it to false"),
     ({**FSDP2, "fp16": True}, 2, "excludes fp16 true (exp.yaml:"),
+    ({**FSDP2, "use_sink_attention": True, "bf16": True}, 2, "in one dtype, and sinks are in fp32; use_megatron_fsdp: true"),
     ({**FSDP2, "pipeline_model_parallel_size": 2}, 2, "needs pipeline_model_parallel_size: 1"),
     ({**FSDP2, "untie_embeddings_and_output_weights": False}, 2, "they cannot share a weight"),
     ({**FSDP2, "check_weight_hash_across_dp_replicas_interval": 2}, 2, "set the first to null, or the second to false"),

@@ -94,6 +94,12 @@ def fsdp2_stands_alone(p: Params) -> Problems:
             f"{p.where('untie_embeddings_and_output_weights')}): fully_shard gathers embedding and output layer apart, "
             "so they cannot share a weight."
         )
+    if p["use_sink_attention"] and p["bf16"]:
+        yield (
+            f"{fsdp2} excludes {p.where('use_sink_attention')} with {p.where('bf16')}: fully_shard gathers the weights of a "
+            "layer in one dtype, and sinks are in fp32; use_megatron_fsdp: true with data_parallel_sharding_strategy: "
+            "optim_grads_params divides both."
+        )
 
 
 DERIVATIONS: tuple[Derivation, ...] = (fsdp2_lays_the_preset_optimizer_aside, strategy_decides_the_optimizer)
