@@ -51,7 +51,7 @@ CASES: dict[str, tuple[Keys, PEFTConfig, Keys]] = {
     "dora zero3": (MODEL, DORA, ZERO3),
     "lora zero3 meta": (MODEL, LORA, {**ZERO3, **META}),
     "dora fsdp2 recomputed": (MODEL, DORA, {"use_torch_fsdp2": True, **FULL}),
-    "pp2 first stage frozen": (MODEL, ONE_LAYER, {"pipeline_model_parallel_size": 2}),
+    "pp2 first stage frozen": (MODEL, ONE_LAYER, {"pipeline_model_parallel_size": 2, "pp_warmup": True}),
     "cp2 zero1 overlapped": (MODEL, LORA, {"context_parallel_size": 2, **ZERO1, "overlap_param_gather": True}),
     "shared ep2": (MOE, LORA, {"expert_model_parallel_size": 2}),
     "shared tp2 ep2": (MOE, LORA, {**TP2, "expert_model_parallel_size": 2, "expert_tensor_parallel_size": 1}),

@@ -43,4 +43,5 @@ def _once(chunk: GPTModel, config: ConfigContainer, mesh: Mesh) -> None:
         dtype = residual_dtype(model, dtype_of(config.mixed_precision.params_dtype))
         hidden = torch.randn(hidden_shape(model, mesh, B), dtype=dtype, device=device).requires_grad_()
     made: Tensor = chunk(tokens, positions, None, labels, torch.ones(B, S, device=device), hidden_SBH=hidden)
-    made.backward(None if made.dim() == 0 else torch.zeros_like(made))
+    if made.requires_grad:  # not where all is frozen, from the embedding on
+        made.backward(None if made.dim() == 0 else torch.zeros_like(made))
