@@ -163,6 +163,10 @@ def test_a_switch_that_is_gone_is_refused_with_its_successor(primus):
             "validation.start_eval_at_iter 3 (b.yaml:12 as validation.start_eval_at_iter) is",
         ),
         (["validation: {multiple_validation_sets: true}"], "is of documents: rows have one validation set."),
+        (
+            ["no_save_optim: false", "checkpoint: {save_optim: false}"],
+            "no_save_optim false (b.yaml:12) is also what a field says, and that comes to true (b.yaml:13",
+        ),
         (["comm_overlap_config: {overlap_grad_redu: true}"], "Did you mean overlap_grad_reduce"),
         (
             ["comm_overlap_config: {bucket_size: big}"],

@@ -62,6 +62,7 @@ class MegatronBridgeBuilder:
         problems += broken(raw, self._module.params.get("stage"), str(self._module.params["flavor"].value))
         flat = flat_values(raw, world_size=self._world_size, problems=problems, notices=notices)
         try:
+            problems += _said_twice(flat, given.direct)
             built = self._megatron(given, flat, notices, has_rows=has_rows)
         except ConfigError as error:
             raise ConfigError(dict.fromkeys([*problems, *error.problems])) from error
@@ -84,6 +85,18 @@ class MegatronBridgeBuilder:
             params[name] = value if value.over is not None else replace(value, over=below)
         module = replace(self._module, framework=Value("megatron", self._module.framework.source), params=params)
         return MegatronArgBuilder(self._experiment, module, self._world_size, self._run_folder, has_rows=has_rows).build()
+
+
+def _said_twice(flat: Mapping[str, Value], direct: Mapping[str, Value]) -> Iterator[str]:
+    """Yield keys that a field of the container states otherwise, where the user set both."""
+    for name, value in direct.items():
+        field = flat.get(name)
+        if field is None or field.value == value.value or any(map(is_preset_source, (field.source, value.source))):
+            continue
+        yield (
+            f"{name} {show_value(value.value)} ({value.source}) is also what a field says, and that comes to "
+            f"{show_value(field.value)} ({field.source}): keep one of them."
+        )
 
 
 def _as_they_are(presets: Mapping[str, Value], flat: Mapping[str, Value]) -> Iterator[str]:

@@ -20,7 +20,7 @@ from primus.backends.megatron.keys import KEYS
 from primus.backends.megatron_bridge.argument_builder import plain_arguments
 from primus.backends.megatron_bridge.assignment import Fault, assign, field_names
 from primus.backends.megatron_bridge.consequences import draw_consequences
-from primus.backends.megatron_bridge.container import ConfigContainer
+from primus.backends.megatron_bridge.container import ConfigContainer, GPTDatasetConfig
 from primus.backends.megatron_bridge.dataset_arguments import FILES, LISTS, normalise_dataset_arguments
 from primus.backends.megatron_bridge.keys import KEYS as ROWS
 from primus.backends.megatron_bridge.recipes import arguments_of, built, find_flavor
@@ -38,6 +38,8 @@ _GIVEN = "backend_args"
 """Source of values that were handed over as a dictionary."""
 _NULL_CLEARS = ("peft",)
 """Arguments of flavors whose null is a value; that of any other means what the recipe says."""
+_WORDS_TOO = ("peft", "optimizer")
+"""Sub-configs whose name is a flat key as well."""
 _PRECISION_WORDS = ("bf16", "fp16", "params_dtype", "accumulate_allreduce_grads_in_fp32")
 
 
@@ -116,12 +118,13 @@ def merged(nodes: Mapping[str, Node]) -> Merged:
     for key, node in nodes.items():
         if key in RUNTIME or key in told:
             continue
-        if key in field_names(ConfigContainer) and (isinstance(node, Tree) or key != "peft"):
+        if key in field_names(ConfigContainer) and (isinstance(node, Tree) or key not in _WORDS_TOO):
             settings += _nested(key, node)
         elif not _defers(key, flat(node), arguments):
             _flat_key(key, node, config, settings, direct, problems)
     sources = _apply(config, sorted(settings, key=lambda each: each.rank), problems)
     draw_consequences(config, sources)
+    problems += _nothing_to_train_on(config, nodes.get("mock"))
     checked = check_values(KEYS, direct)
     if problems or checked.problems:
         raise ConfigError(dict.fromkeys([*problems, *checked.problems]))
@@ -293,6 +296,15 @@ def _must_have_value(config: ConfigContainer, setting: _Setting) -> str:
         f"{_where(setting.word, setting.value)}: {setting.path} cannot be empty; leave it out, and it is "
         f"{show_value(held)}, as the recipe says."
     )
+
+
+def _nothing_to_train_on(config: ConfigContainer, mock: Node | None) -> Iterator[str]:
+    """Yield what is wrong if data is not to be made up, and none is named."""
+    data = config.dataset
+    if mock is None or plain(mock) is not False or not isinstance(data, GPTDatasetConfig):
+        return
+    if not any((data.blend, data.blend_per_split, data.data_args_path, data.per_split_data_args_path)):
+        yield f"{_where('mock', flat(mock))}: no data is named; set data_paths, or mock: true."
 
 
 def _two_rates(settings: list[_Setting]) -> Iterator[str]:

@@ -15,6 +15,7 @@ def draw_consequences(config: ConfigContainer, sources: dict[str, str]) -> None:
     _rows(config, sources)
     _checkpoints(config, sources)
     _seeds(config, sources)
+    _vocabulary(config, sources)
 
 
 def _decay(config: ConfigContainer, sources: dict[str, str]) -> None:
@@ -71,3 +72,15 @@ def _seeds(config: ConfigContainer, sources: dict[str, str]) -> None:
     """Let the seed of a run order its documents too."""
     if isinstance(config.dataset, GPTDatasetConfig) and "rng.seed" in sources and "dataset.random_seed" not in sources:
         config.dataset.random_seed = config.rng.seed
+
+
+def _vocabulary(config: ConfigContainer, sources: dict[str, str]) -> None:
+    """Give a model and its null tokenizer one vocabulary: the tokenizer's ids, and one that ends a document."""
+    model, tokenizer = "model.vocab_size", "tokenizer.vocab_size"
+    if config.tokenizer.tokenizer_type != "NullTokenizer":
+        return
+    if model in sources and tokenizer not in sources and config.model.vocab_size is not None:
+        config.tokenizer.vocab_size = config.model.vocab_size - 1
+        sources[tokenizer] = sources[model]
+    if tokenizer in sources and model not in sources and config.tokenizer.vocab_size is not None:
+        config.model.vocab_size = config.tokenizer.vocab_size + 1

@@ -27,7 +27,7 @@ ARGUMENTS_ONLY = {
     "hf_path": ("checkpoint.hf_path", "tokenizer.tokenizer_model"),
     "dir": ("checkpoint.save", "logger.tensorboard_dir"),
     "name": ("checkpoint.save", "logger.tensorboard_dir"),
-    "use_null_tokenizer": ("tokenizer.tokenizer_type", "tokenizer.vocab_size"),
+    "use_null_tokenizer": ("tokenizer.tokenizer_type",),
     "data_paths": ("dataset.blend",),
     "data_args_path": ("dataset.data_args_path",),
     "train_data_path": ("dataset.blend_per_split",),
@@ -42,6 +42,7 @@ KEY_ALIASES = {"use_turbo_parallel_linear": "use_turbo_gemm"}
 """Bridge's names of Megatron keys."""
 
 _ELSEWHERE = {
+    "optimizer": ("optimizer.optimizer",),
     "lr": ("optimizer.lr",),
     "finetune_lr": ("optimizer.lr",),
     "seq_length": ("model.seq_length", "dataset.seq_length"),

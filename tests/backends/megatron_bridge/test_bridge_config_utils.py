@@ -34,6 +34,7 @@ def problems(**words):
     [
         ("finetune_lr", 2e-4, ["optimizer.lr"]),
         ("lr", 2e-4, ["optimizer.lr"]),
+        ("optimizer", "sgd", ["optimizer.optimizer"]),
         ("seq_length", 256, ["model.seq_length", "dataset.seq_length"]),
         ("use_distributed_optimizer", False, ["optimizer.use_distributed_optimizer", "ddp.use_distributed_optimizer"]),
         ("use_megatron_fsdp", True, ["ddp.use_megatron_fsdp", "dist.use_megatron_fsdp"]),
@@ -180,6 +181,15 @@ def test_a_folder_of_rows_takes_the_place_of_a_presets_name():
     assert merged(dataset=both).config.dataset.dataset_name == "squad"
 
 
+def test_a_null_tokenizer_has_the_vocabulary_of_its_model():
+    training = {"flavor": "vanilla_gpt_pretrain_config", "use_null_tokenizer": True}
+    config = loaded(**training, vocab_size=700)
+    assert (config.model.vocab_size, config.tokenizer.vocab_size) == (700, 699)
+    config = loaded(**training, tokenizer={"vocab_size": 300})
+    assert (config.model.vocab_size, config.tokenizer.vocab_size) == (301, 300)
+    assert loaded(vocab_size=700).tokenizer.vocab_size is None
+
+
 def test_nothing_is_saved_on_request():
     config = loaded(skip_save=True)
     assert (config.checkpoint.save, config.checkpoint.save_interval) == (None, None)
@@ -227,6 +237,10 @@ def test_all_that_is_wrong_is_told_at_once():
         ({"peft": {"type": "dora", "dimm": 4}}, "peft.dimm: adapters have no such field. Did you mean dim? (backend_args)"),
         ({"optimizer": {"lr": {"a": 1}}}, "cannot be set: lr is a number or null, which has no parts"),
         ({"mixed_precision": {"bf17": True}}, "MixedPrecisionConfig has no field bf17"),
+        (
+            {"flavor": "vanilla_gpt_pretrain_config", "mock": False},
+            "mock false (backend_args): no data is named; set data_paths, or mock: true.",
+        ),
         ({"skip_save": "perhaps"}, "skip_save perhaps (backend_args) must be true or false"),
     ],
 )

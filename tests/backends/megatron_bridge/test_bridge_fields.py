@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from primus.backends.megatron.keys import KEYS
 from primus.backends.megatron_bridge.assignment import Fault, assign
-from primus.backends.megatron_bridge.config_utils import load_recipe_config
+from primus.backends.megatron_bridge.config_utils import load_recipe_config, merged
 from primus.backends.megatron_bridge.consequences import draw_consequences
 from primus.backends.megatron_bridge.container import ConfigContainer, GPTDatasetConfig
 from primus.backends.megatron_bridge.rules import broken
@@ -18,6 +19,9 @@ from primus.backends.megatron_bridge.translate.adapters import adapters
 from primus.backends.megatron_bridge.translate.data import rows
 from primus.backends.megatron_bridge.translate.raw import Raw
 from primus.backends.megatron_bridge.translate.values import flat_values
+from primus.core.experiment import Value
+from primus.core.keys import Key, parse_type
+from primus.errors import ConfigError
 
 PLACE = "exp.yaml:7"
 TUNING = load_recipe_config({"recipe": "gpt.vanilla_gpt", "flavor": "vanilla_gpt_finetune_config"})
@@ -99,3 +103,25 @@ def test_every_field_acts_or_something_is_said(base: ConfigContainer, part: str)
         if after == before and not any(name in line and PLACE in line for line in said if line not in silence):
             dropped.append(field)
     assert not dropped, dropped
+
+
+WORDS = {"recipe": Value("gpt.vanilla_gpt", PLACE), "flavor": Value("vanilla_gpt_finetune_config", PLACE)}
+KINDS = {"bool": bool, "int": int, "float": float, "dict": dict, "list[int]": list[int], "list[str]": list[str]}
+
+
+def is_heard(row: Key, plain: tuple[Any, ...]) -> bool:
+    """Tell whether a key acts on what a container comes to, or is named in a refusal or a line of the run."""
+    held = plain[0].get(row.name)
+    kind = KINDS.get(parse_type(row.type).members[0], str)
+    value = next((choice for choice in row.choices or () if choice != held), None) or another(kind, held)
+    try:
+        found = merged({**WORDS, row.name: Value(value, "exp.yaml:9")})
+    except ConfigError as refused:
+        return any("exp.yaml:9" in line for line in refused.problems)
+    after, said = translated(found.config, found.sources)
+    return row.name in found.direct or after != plain or any("exp.yaml:9" in line for line in said)
+
+
+def test_every_key_of_megatron_is_heard() -> None:
+    plain, _ = translated(copy.deepcopy(TUNING), {})
+    assert [name for name, row in KEYS.items() if row.status == "live" and not is_heard(row, plain)] == []

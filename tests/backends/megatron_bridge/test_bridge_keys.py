@@ -119,6 +119,7 @@ REFUSED = {
     "enable_turbo_attention_float8": (True, "enable_turbo_attention_float8 is not implemented yet: it is true (exp.yaml:1)"),
     "use_turbo_grouped_mlp": (False, "use_turbo_grouped_mlp has been removed; please use use_turbo_grouped_gemm"),
     "trainable": (False, "trainable false (exp.yaml:1): this module is not meant to be trained; set trainable: true."),
+    "optimizer": ("shampoo", "optimizer shampoo (exp.yaml:1) must be one of"),
     "pipeline_dtype": ("fp16", "pipeline_dtype fp16 (exp.yaml:1) must be fp32 or null"),
 }
 FROM_NOTHING = {
