@@ -220,6 +220,12 @@ def test_an_experiment_that_is_right(primus, bridge):
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
+        (["precision_config: bf16"], "precision_config bf16 is not known. Did you mean bf16_mixed? (b.yaml:12"),
+        (["precision_config: fp8"], "precision_config fp8 is not known. There are bf16_mixed, fp16_mixed and fp32. (b.yaml:12"),
+        (
+            ["use_megatron_fsdp: true", "use_distributed_optimizer: false"],
+            "ddp.use_distributed_optimizer false (b.yaml:13) has no effect: ddp.use_megatron_fsdp true (b.yaml:12) divides the",
+        ),
         (["precision_config: bf16_mixed", "model: {bf16: false}"], "model.bf16 false (b.yaml:13 as model.bf16) must be true"),
         (
             ["optimizer: {params_dtype: bf16}"],

@@ -71,10 +71,10 @@ class _Setting:
         return self.value.source if same else f"{self.value.source} as {self.word}"
 
     @property
-    def rank(self) -> tuple[int, bool]:
-        """What is greater wins."""
+    def rank(self) -> tuple[bool, int, bool]:
+        """What is greater wins; a field of a sub-config wins over what says all of it, as `precision_config` does."""
         source = self.value.source
-        return (2 if source == "cli" else 0 if is_preset_source(source) else 1, self.is_nested)
+        return ("." in self.path, 2 if source == "cli" else 0 if is_preset_source(source) else 1, self.is_nested)
 
 
 def load_recipe_config(backend_args: Mapping[str, Any] | Namespace | SimpleNamespace) -> ConfigContainer:

@@ -148,6 +148,13 @@ def test_the_nearer_word_wins():
     assert preset.config.optimizer.lr == 1e-3
 
 
+def test_a_field_wins_over_what_says_all_of_its_sub_config():
+    words = {"loss_scale": Value(8, "exp.yaml:3"), "precision_config": Value("fp16_mixed", "cli")}
+    for order in (words, dict(reversed(words.items()))):
+        precision = merged(**order).config.mixed_precision
+        assert (precision.fp16, precision.loss_scale) == (True, 8)
+
+
 def test_megatron_keys_without_a_field_pass_by():
     found = merged(
         use_turbo_parallel_linear=Value(True, "exp.yaml:3"), no_save_optim=Value("true", "cli"), swiglu=Value(True, "cli")

@@ -21,6 +21,7 @@ def without_effect(raw: Raw) -> Iterator[str]:
     yield from _vocabulary(raw)
     yield from _products(raw)
     yield from _sums(raw)
+    yield from _shards(raw)
 
 
 def _packs(raw: Raw) -> Iterator[str]:
@@ -51,3 +52,10 @@ def _sums(raw: Raw) -> Iterator[str]:
     path, halves = "mixed_precision.grad_reduce_in_fp32", ("mixed_precision.bf16", "mixed_precision.fp16")
     if raw.is_chosen(path) and not raw.at(path) and not any(map(raw.at, halves)):
         yield f"{raw.where(path)} has no effect: gradients of fp32 weights are summed in fp32."
+
+
+def _shards(raw: Raw) -> Iterator[str]:
+    divides = [path for path in ("ddp.use_megatron_fsdp", "dist.use_megatron_fsdp") if raw.at(path)]
+    path = "ddp.use_distributed_optimizer"
+    if divides and raw.is_chosen(path) and not raw.at(path):
+        yield f"{raw.where(path)} has no effect: {raw.where(divides[0])} divides the optimizer's state."

@@ -75,8 +75,8 @@ def named(name: str) -> MixedPrecisionConfig:
     """Return the precision of a name; ConfigError with the nearest names if there is none."""
     plain = name.replace("-", "_")
     if plain not in NAMES:
-        close = nearest(plain, NAMES)
-        hint = f"Did you mean {' or '.join(close)}?" if close else f"There are {', '.join(NAMES)}."
+        close = [f"{plain}_mixed"] if f"{plain}_mixed" in NAMES else nearest(plain, NAMES)
+        hint = f"Did you mean {' or '.join(close)}?" if close else "There are bf16_mixed, fp16_mixed and fp32."
         raise ConfigError(f"precision_config {name} is not known. {hint}")
     return MixedPrecisionConfig(**NAMES[plain])
 
