@@ -165,25 +165,56 @@ def test_adapters_of_experts_are_merged_and_not_exported(tmp_path: Path) -> None
     assert (merged - base).abs().max() > 1e-3
 
 
-def test_what_adapters_of_ours_cannot_be_is_refused(tmp_path: Path) -> None:
-    saved = trained(tmp_path, "llama", LORA)
-    with new_folder(tmp_path / "peft") as folder:
-        export_peft(saved, folder)
-    file, weights = tmp_path / "peft" / "adapter_config.json", tmp_path / "peft" / "adapter_model.safetensors"
-    content, tensors = json.loads(file.read_text()), load_file(weights)
-    (tmp_path / "out").mkdir()
-    file.write_text(json.dumps({**content, "bias": "all", "modules_to_save": ["lm_head"]}))
-    with pytest.raises(InputError, match=r"bias is all; only none can be read(.|\n)*modules_to_save is \['lm_head'\]"):
-        import_peft(tmp_path / "peft", RECORDED / "llama", tmp_path / "out")
-    file.write_text(json.dumps({**content, "use_dora": True}))
-    name = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
-    save_file({**tensors, name: tensors[name] + 1}, weights)
-    with pytest.raises(InputError, match="all must have an adapter, with one lora_A"):
-        import_peft(tmp_path / "peft", RECORDED / "llama", tmp_path / "out")
-    file.write_text(json.dumps(content))
-    save_file({**tensors, "base_model.model.lm_head.lora_A.weight": torch.zeros(4, 4)}, weights)
-    with pytest.raises(InputError, match="no linears that can be adapted here called lm_head"):
-        import_peft(tmp_path / "peft", RECORDED / "llama", tmp_path / "out")
+DOWN = "base_model.model.model.layers.0.mlp.down_proj"
+LENGTHS = {
+    name.replace("lora_B.weight", "lora_magnitude_vector"): torch.ones(len(value))
+    for name, value in load_file(RECORDED / "lora_llama" / "adapter_model.safetensors").items()
+    if "lora_B" in name
+}
+ODD: dict[str, tuple[dict[str, Any], dict[str, Tensor | None], str]] = {
+    "entries": (
+        {"bias": "all", "modules_to_save": ["lm_head"]},
+        {},
+        r"bias is all; only none can be read(.|\n)*modules_to_save is \['lm_head'\]",
+    ),
+    "start": ({"init_lora_weights": "pissa"}, {}, "init_lora_weights is pissa; only True can be read"),
+    "numbers": ({"r": "x", "lora_alpha": None}, {}, r"r is x; it is a number above 0(.|\n)*lora_alpha is missing"),
+    "rank": ({"r": 8}, {}, r"another rank than r, 8, of adapter_config.json: model\.layers"),
+    "halves": (
+        {},
+        {f"{DOWN}.lora_B.weight": None},
+        r"needs lora_A, lora_B, and these have others: model\.layers\.0\.mlp\.down",
+    ),
+    "no lengths": ({"use_dora": True}, {}, "needs lora_A, lora_B, lora_magnitude_vector, and these have others"),
+    "apart": ({"use_dora": True}, dict(LENGTHS), "all must have an adapter, with one lora_A"),
+    "size": (
+        {},
+        {f"{DOWN}.lora_A.weight": torch.zeros(4, 5)},
+        r"of another size than the model in .*: model\.layers\.0\.mlp\.down",
+    ),
+    "head": (
+        {},
+        {f"base_model.model.lm_head.lora_{one}.weight": torch.zeros(4, 4) for one in "AB"},
+        "no linears that can be adapted here called lm_head",
+    ),
+    "embedding": (
+        {},
+        {"base_model.model.model.embed_tokens.lora_embedding_A": torch.zeros(4, 4)},
+        "no factors of adapters: base",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_what_adapters_of_ours_cannot_be_is_refused(case: str, tmp_path: Path) -> None:
+    entries, changed, said = ODD[case]
+    content = json.loads((RECORDED / "lora_llama" / "adapter_config.json").read_text())
+    tensors = load_file(RECORDED / "lora_llama" / "adapter_model.safetensors")
+    kept = {name: value for name, value in {**tensors, **changed}.items() if value is not None}
+    (tmp_path / "adapter_config.json").write_text(json.dumps({**content, **entries}))
+    save_file(kept, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(InputError, match=said):
+        import_peft(tmp_path, RECORDED / "llama", tmp_path)
 
 
 def test_a_whole_model_has_no_adapters_to_export(tmp_path: Path) -> None:

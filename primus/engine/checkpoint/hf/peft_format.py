@@ -5,15 +5,11 @@ of the weight are. Adapters that theirs cannot say, or ours, are refused by name
 """
 
 import json
-import logging
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from primus.engine.checkpoint import dist_format
@@ -21,10 +17,12 @@ from primus.engine.checkpoint.dist_format import Piece, Stored
 from primus.engine.checkpoint.dist_plan import Box
 from primus.engine.checkpoint.folder import RELEASE, TRACKER, write_durably
 from primus.engine.checkpoint.hf.describe import described
-from primus.engine.checkpoint.hf.forms import runs
+from primus.engine.checkpoint.hf.forms import runs, their_rows
 from primus.engine.checkpoint.hf.names import Row, listed, row_of
 from primus.engine.checkpoint.hf.original import as_original, checkpoint_folder, copy_others, known_original
+from primus.engine.checkpoint.hf.peft_folder import ADAPTER_CONFIG, PREFIX, STEM, Factors, read_adapter_config, read_factors
 from primus.engine.checkpoint.hf.read import CONFIG, model_in
+from primus.engine.checkpoint.hf.shapes import global_shapes
 from primus.engine.checkpoint.hf.target import Planned, write_safetensors
 from primus.engine.checkpoint.load import Source, open_checkpoint
 from primus.engine.checkpoint.merged import adapted_linears, whole
@@ -37,30 +35,7 @@ from primus.engine.config.serialize import from_dict, to_dict
 from primus.engine.parallel.mesh import single_mesh
 from primus.errors import InputError
 
-__all__ = ["ADAPTER_CONFIG", "export_peft", "import_peft"]
-
-log = logging.getLogger(__name__)
-
-ADAPTER_CONFIG = "adapter_config.json"
-_STEM = "adapter_model"
-_PREFIX = "base_model.model."
-_THEIR_FACTOR = re.compile(r"base_model\.model\.(.+)\.(lora_A|lora_B|lora_magnitude_vector)(?:\.weight)?")
-_ONLY: Mapping[str, tuple[Any, ...]] = {
-    "peft_type": ("LORA",),
-    "bias": ("none",),
-    "fan_in_fan_out": (False,),
-    "modules_to_save": ([],),
-    "rank_pattern": ({},),
-    "alpha_pattern": ({},),
-    "use_qalora": (False,),
-    "target_parameters": ([],),
-    "trainable_token_indices": ([],),
-    "layer_replication": ([],),
-}
-"""Entries with the values that adapters of ours have; null and absent are these, too."""
-
-Triple = dict[str, Tensor]
-"""`lora_A`, `lora_B`, and with DoRA `lora_magnitude_vector`."""
+__all__ = ["export_peft", "import_peft"]
 
 
 def export_peft(checkpoint: Path, out: Path, *, original: Path | None = None) -> None:
@@ -85,14 +60,15 @@ def export_peft(checkpoint: Path, out: Path, *, original: Path | None = None) ->
             f"the format of the peft library has no adapters of {listed(stacked)}; `primus checkpoint export-hf` merges them"
         )
     tensors: dict[str, Tensor] = {}
+    modules: list[str] = []
     for linear, parts in linears.items():
         row = rows[linear]
         assert row is not None
         for module, factors in _theirs(source, linear, parts, row, model):
-            tensors |= {f"{_PREFIX}{module}.{factor}": value for factor, value in factors.items()}
+            modules.append(module)
+            tensors |= {f"{PREFIX}{module}.{factor}": value for factor, value in factors.items()}
     plan = {name: Planned(tuple(value.shape), value.dtype) for name, value in tensors.items()}
-    write_safetensors(out, plan, tensors.items(), max_file_bytes=1 << 62, stem=_STEM)
-    modules = list(dict.fromkeys(_THEIR_FACTOR.sub(r"\1", name) for name in tensors))
+    write_safetensors(out, plan, tensors.items(), max_file_bytes=1 << 62, stem=STEM)
     content = _adapter_config(peft, _target_modules(modules, family, model), str(original or base["path"]))
     write_durably(out / ADAPTER_CONFIG, (json.dumps(content, indent=2) + "\n").encode())
     if original is not None:
@@ -105,9 +81,10 @@ def import_peft(source: Path, base: Path, out: Path) -> None:
     `peft.json` beside it says how the run has to ask for them. InputError names all that adapters of ours cannot be.
     """
     family, model = model_in(base)
-    config = _read_adapter_config(source)
-    theirs = _read_factors(source)
-    found: dict[str, dict[str, Triple]] = {}
+    config = read_adapter_config(source)
+    theirs = read_factors(source, config)
+    found: dict[str, dict[str, Factors]] = {}
+    shapes, unlike = global_shapes(model), list[str]()
     for linear in linear_names(model):
         row = row_of(family, f"{linear}.weight", model)
         if row is None or row.is_of_experts:
@@ -117,13 +94,24 @@ def import_peft(source: Path, base: Path, out: Path) -> None:
         held = {part: theirs.pop(module) for part, module in parts.items() if module in theirs}
         if held:
             found[linear] = held
+        outputs, inputs = shapes[f"{linear}.weight"]
+        rows_of = dict(zip(names, their_rows(row.form, outputs, model), strict=True))
+        unlike += [parts[part] for part, factors in held.items() if _extent(factors) != {(rows_of[part], inputs)}]
+    if unlike:
+        raise InputError(f"{source}: adapters are of another size than the model in {base}: {listed(unlike)}")
     if theirs or not found:
         raise InputError(f"{source}: the {family} in {base} has no linears that can be adapted here called {listed(theirs)}")
     peft, tensors = _ours(found, config, source, model)
     _write(out, tensors, peft, model, base)
 
 
-def _theirs(source: Source, linear: str, parts: set[str], row: Row, model: ModelConfig) -> Iterator[tuple[str, Triple]]:
+def _extent(factors: Factors) -> set[tuple[int, int]]:
+    """Return rows and columns of the weight that factors adapt, as each of them says."""
+    inputs = factors["lora_A"].shape[-1]
+    return {(len(rows), inputs) for name, rows in factors.items() if name != "lora_A"}
+
+
+def _theirs(source: Source, linear: str, parts: set[str], row: Row, model: ModelConfig) -> Iterator[tuple[str, Factors]]:
     """Yield their modules with the factors of each."""
     prefix, names = f"{linear}.adapter.", PARTS.get(linear.rpartition(".")[2], ("",))
     modules = [name.removesuffix(".weight") for name in row.theirs]
@@ -163,7 +151,7 @@ def _fused(parts: list[Tensor], linear: str, model: ModelConfig) -> Tensor:
 
 
 def _ours(
-    found: Mapping[str, dict[str, Triple]], config: Mapping[str, Any], source: Path, model: ModelConfig
+    found: Mapping[str, dict[str, Factors]], config: Mapping[str, Any], source: Path, model: ModelConfig
 ) -> tuple[PEFTConfig, dict[str, Tensor]]:
     is_fused = all(_is_one(linear, held) for linear, held in found.items())
     is_dora = bool(config.get("use_dora"))
@@ -191,7 +179,7 @@ def _ours(
             targets.setdefault(spelled, set()).add(f"{stem}.{spelled}")
     layers = {last: [n for n in linear_names(model) if _spells(n, last)] for last in targets}
     named = [[last] if len(names) == len(layers[last]) else sorted(names) for last, names in targets.items()]
-    rank = int(config["r"])
+    rank = config["r"]
     alpha = float(config["lora_alpha"]) * (rank**0.5 if config.get("use_rslora") else 1.0)
     scheme: Any = "dora" if is_dora else "lora" if is_fused else "canonical_lora"
     dropout = float(config.get("lora_dropout") or 0.0)
@@ -199,7 +187,7 @@ def _ours(
     return PEFTConfig(scheme=scheme, target_modules=modules, dim=rank, alpha=alpha, dropout=dropout), tensors
 
 
-def _is_one(linear: str, held: Mapping[str, Triple]) -> bool:
+def _is_one(linear: str, held: Mapping[str, Factors]) -> bool:
     """Tell whether one adapter of a whole linear is what their projections have."""
     names, values = PARTS.get(linear.rpartition(".")[2], ("",)), list(held.values())
     return len(held) == len(names) and all(torch.equal(each["lora_A"], values[0]["lora_A"]) for each in values)
@@ -243,45 +231,6 @@ def _target_modules(modules: list[str], family: str, model: ModelConfig) -> list
         for last, names in found.items()
     ]
     return sorted(set().union(*named))
-
-
-def _read_adapter_config(folder: Path) -> dict[str, Any]:
-    file = folder / ADAPTER_CONFIG
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror}; give a folder that the peft library wrote") from error
-    except ValueError as error:
-        raise InputError(f"{file} is no JSON: {error}") from error
-    problems = [
-        f"{file}: {name} is {content[name]}; only {usable[0]} can be read"
-        for name, usable in _ONLY.items()
-        if content.get(name) and content[name] not in usable
-    ]
-    problems += [f"{file}: {name} is missing" for name in ("r", "lora_alpha") if content.get(name) is None]
-    if problems:
-        raise InputError(problems)
-    return dict(content)
-
-
-def _read_factors(folder: Path) -> dict[str, Triple]:
-    """Return the factors of each of their modules."""
-    file = folder / f"{_STEM}.safetensors"
-    try:
-        tensors = load_file(file)
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"{file} cannot be read: {error}") from error
-    found: dict[str, Triple] = {}
-    strange = []
-    for name, value in tensors.items():
-        match = _THEIR_FACTOR.fullmatch(name)
-        if match is None:
-            strange.append(name)
-        else:
-            found.setdefault(match[1], {})[match[2]] = value
-    if strange:
-        raise InputError(f"{file}: no factors of adapters: {listed(strange)}")
-    return found
 
 
 def _write(out: Path, tensors: Mapping[str, Tensor], peft: PEFTConfig, model: ModelConfig, base: Path) -> None:
