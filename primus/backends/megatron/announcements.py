@@ -4,6 +4,7 @@ Rewrites announce themselves where they are made (`patches/args`); these lines a
 that cannot act have a table of their own, `idle.py`.
 """
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from primus.backends.megatron.patches.args.tp_overlap import map_has_idle_parts
 from primus.core.keys import show_value
 
 __all__ = ["announce"]
+
+_TRANSPORT = "PRIMUS_TURBO_MOE_DISPATCH_COMBINE_BACKEND"
 
 
 def announce(p: Params) -> list[str]:
@@ -82,6 +85,13 @@ def profile_has_a_writer(p: Params) -> Notices:
         yield f"{p.where('profile')} writes no trace file: {p.where('use_pytorch_profiler')}; set it to true."
 
 
+def transport_is_torchs(p: Params) -> Notices:
+    """The environment may name a transport of Primus-Turbo's."""
+    asked = os.environ.get(_TRANSPORT)
+    if asked is not None and p["enable_primus_turbo"] and p["use_turbo_deepep"] and num_experts(p) is not None:
+        yield f"{_TRANSPORT}={asked} (environment) has no effect: tokens travel to experts by torch's all-to-all."
+
+
 def load_is_forced(p: Params) -> Notices:
     """A model whose tokens go to random experts learns little; the key is for measuring speed."""
     if num_experts(p) is not None and p["moe_router_force_load_balancing"]:
@@ -114,6 +124,7 @@ _ANNOUNCEMENTS: tuple[Callable[[Params], Notices], ...] = (
     gelu_has_two_forms,
     profile_has_a_writer,
     load_is_forced,
+    transport_is_torchs,
     first_stage_turns_nothing_on,
     map_has_idle_parts,
     idle_keys,

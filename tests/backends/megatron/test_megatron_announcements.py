@@ -41,6 +41,14 @@ def test_a_plain_run_reads_one_line_at_most(build: Any) -> None:
     assert plain.notices == []
 
 
+def test_a_transport_of_the_environment_is_announced_where_it_would_act(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRIMUS_TURBO_MOE_DISPATCH_COMBINE_BACKEND", "DEEP_EP")
+    turbo = {"num_experts": 4, "expert_model_parallel_size": 2, "use_turbo_deepep": True, "enable_primus_turbo": True}
+    line = "PRIMUS_TURBO_MOE_DISPATCH_COMBINE_BACKEND=DEEP_EP (environment) has no effect: tokens travel to experts by torch's"
+    assert any(line in notice for notice in build(turbo, world_size=2).notices)
+    assert not any(line in notice for notice in build({"num_experts": 4}).notices)
+
+
 def test_an_explicit_choice_is_no_surprise(build: Any) -> None:
     notices = build({"load": "old", "override_opt_param_scheduler": True}).notices
     assert not any("schedule" in notice for notice in notices)
