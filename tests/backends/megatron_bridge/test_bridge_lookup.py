@@ -8,6 +8,8 @@ import pytest
 
 from primus.backends.megatron_bridge.container import ConfigContainer, LoRA
 from primus.backends.megatron_bridge.recipes import built, find_flavor, flavors_of, recipe_names
+from primus.backends.megatron_bridge.translate.raw import Raw
+from primus.backends.megatron_bridge.translate.validation import validation_values
 from primus.errors import ConfigError
 
 
@@ -157,6 +159,8 @@ THEIRS = """
         train_iters: int = 10
         global_batch_size: int = 4
         micro_batch_size: int = 1
+        eval_iters: object = None
+        skip_train: object = None
         fresh_idea: bool = False
 
     @dataclass
@@ -195,6 +199,11 @@ THEIRS = """
         save_interval: int = 5
 
     @dataclass
+    class ValidationConfig:
+        eval_iters: int = 100
+        skip_train: bool = False
+
+    @dataclass
     class LoRA:
         dim: int = 4
         alpha: int = 8
@@ -212,6 +221,7 @@ THEIRS = """
         checkpoint: object
         peft: object = None
         mixed_precision: object = "bf16_mixed"
+        validation: object = field(default_factory=lambda: ValidationConfig(eval_iters=7))
 
     class bfloat16:
         def __repr__(self):
@@ -242,6 +252,16 @@ def test_recipe_of_an_installed_bridge_is_translated_by_names(installed):
     assert (config.model.activation_func, config.model.params_dtype) == ("silu", "bf16")
     assert (config.dataset.dataset_name, config.mixed_precision) == ("squad", "bf16_mixed")
     assert (type(config.peft), config.peft.dim, config.peft.target_modules) == (LoRA, 4, ["linear_qkv"])
+
+
+def test_newer_container_says_apart_how_it_evaluates(installed):
+    config = built(find_flavor("new.new9", "new_9b_finetune_config"), {}, name="new")
+    raw = Raw(config=config, sources={}, recipe="new.new9")
+    values = validation_values(raw, problems := [])
+    assert (values["eval_iters"].value, values["skip_train"].value, problems) == (7, False, [])
+    config.train.eval_iters = 3
+    raw = Raw(config=config, sources={"train.eval_iters": "exp.yaml:3"}, recipe="new.new9")
+    assert validation_values(raw, problems)["eval_iters"].value == 3, "the user's word goes before the recipe's"
 
 
 def test_value_that_has_no_place_here_refuses_the_recipe_by_the_fields_name(installed):
