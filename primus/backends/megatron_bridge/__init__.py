@@ -4,8 +4,8 @@
 - `recipes/`: the recipes, a module a family
 - `keys.py`: the documented keys
 - `argument_builder.py`, `dataset_arguments.py`: words before they meet a recipe
-- `config_utils.py`: words merged into what a recipe returns; `routes.py` says where each goes, `assignment.py` puts it
-  there, `consequences.py` says what gives way to it
+- `config_utils.py`: words merged into what a recipe returns; `settings.py` reads single ones, `routes.py` says where each
+  goes, `assignment.py` puts it there, `consequences.py` says what gives way to it
 - `translate/`: a container as flat Megatron keys and what has none; `rules.py`: what those keys cannot state
 - `build.py`: the whole way to the engine's container
 - `resolved.py`: the same as one looks at it
