@@ -29,9 +29,12 @@ class Setting:
     """A value that one field of the container shall have."""
 
     path: str
+    """The field, dotted."""
     value: Value
     word: str
+    """As the user wrote it: a flat key, or the dotted path of a map's entry."""
     is_nested: bool
+    """It stands in a map that is named like a sub-config."""
 
     @property
     def source(self) -> str:
@@ -54,6 +57,7 @@ def nested(key: str, node: Node) -> Iterator[Setting]:
 
 
 def leaves(path: str, node: Node) -> Iterator[tuple[str, Value]]:
+    """Yield the values below a node by their dotted paths."""
     if isinstance(node, Value):
         yield path, node
         return
@@ -157,4 +161,5 @@ def expand_precision(config: Any, path: str) -> None:
 
 
 def where(name: str, value: Value) -> str:
+    """Return `name value (source)` for a message."""
     return f"{name} {show_value(value.value)} ({value.source})"
