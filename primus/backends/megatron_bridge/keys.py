@@ -32,9 +32,9 @@ def _same(*names: str) -> tuple[Key, ...]:
     return tuple(MEGATRON[name] for name in names)
 
 
-def _open(*names: str) -> tuple[Key, ...]:
-    """Return Megatron's rows of keys whose null is the recipe's value."""
-    return tuple(replace(row, type=f"{row.type.removesuffix('?')}?") for row in _same(*names))
+def _open(*names: str, **docs: str) -> tuple[Key, ...]:
+    """Return Megatron's rows of keys whose null is the recipe's value; some mean a little else here."""
+    return tuple(replace(row, type=f"{row.type.removesuffix('?')}?", doc=docs.get(row.name, row.doc)) for row in _same(*names))
 
 
 # A table: a row's identity on its first line, its meaning below.
@@ -67,20 +67,36 @@ _ROWS = (
              doc="Chunks of layers that each pipeline stage holds, in turns with the other stages."),
         *_open("context_parallel_size", "sequence_parallel", "use_megatron_fsdp"),
     ),
-    *section("5", *_open("train_iters", "global_batch_size", "micro_batch_size")),
-    *section("5", *_open("seq_length", "eval_interval", "save_interval")),
+    *section(
+        "5",
+        *_open(
+            "train_iters", "global_batch_size", "micro_batch_size", "seq_length", "eval_interval", "save_interval",
+            global_batch_size="Sequences, or packs, of one optimizer step, over all data-parallel ranks and accumulated "
+                              "microbatches.",
+            seq_length="Tokens of a sequence, of the model and of its data: a longer sample is cut, a pack is as long. At most "
+                       "`max_position_embeddings`.",
+            save_interval="Iterations between checkpoints.",
+        ),
+    ),
     *section(
         "6",
         live("finetune_lr", "float?", "optimizer.lr", minimum=0,
              doc="Highest learning rate of fine-tuning. Flavors that pretrain take `lr`."),
-        *_open("min_lr", "lr_warmup_iters", "lr_decay_iters"),
+        *_open(
+            "min_lr", "lr_warmup_iters", "lr_decay_iters",
+            lr_warmup_iters="Iterations over which the learning rate rises linearly; capped below those of the decay, and the "
+                            "run says so.",
+        ),
     ),
     *section(
         "7",
         live("precision_config", "str|dict?", "mixed_precision",
-             doc="Dtypes of the run by a name, such as `bf16_mixed`, `fp16_mixed` and `fp32`, or as a map of fields."),
-        live("comm_overlap_config", "dict?", "ddp, model.parallel",
-             doc="What goes on while ranks exchange: a map of fields. Null: the recipe's."),
+             doc="Dtypes of the run: `bf16_mixed` (sums of gradients in fp32), `fp16_mixed` (in fp16, with a loss scale), "
+                 "`fp32`, or a map of fields. Names with fp8, mxfp8 or nvfp4 are refused."),
+        live("comm_overlap_config", "dict?", "ddp, model.pipeline, model.tp_overlap",
+             doc="What goes on while ranks exchange, as a map: `tp_comm_overlap`, `overlap_p2p_comm`, `overlap_grad_reduce`, "
+                 "`overlap_param_gather`, `bucket_size` and others; what it leaves open follows from the layout. Null: the "
+                 "recipe's."),
         live("pipeline_dtype", "str?", "mixed_precision",
              doc="Dtype of messages between pipeline stages, which is that of the weights; another is refused."),
     ),
@@ -106,7 +122,7 @@ _ROWS = (
         live("hf_path", "str?", "checkpoint.hf_path, tokenizer",
              doc="Hugging Face model that training starts from, and its tokenizer: a folder, or a name on the hub. Null: the "
                  "recipe's."),
-        live("dataset", "dict?", "dataset",
+        live("dataset", "dict", "dataset",
              doc="Fields of the data set, such as `dataset_name`: a preset (`squad`), a name on the hub, or a path."),
     ),
     *section(

@@ -22,7 +22,7 @@ def page(framework: str) -> str:
     presets = _PRESETS[framework]
     words = " with ".join(f"`{name}`" for name in presets)
     if framework == "megatron_bridge":
-        words += "; a key without one, or that is null, has the recipe's value"
+        words += "; a key without one has the recipe's value, and null of what a flavor takes is that too"
     return key_page(keys, framework=framework, titles=titles, defaults=load_presets(framework, *presets), presets=words)
 
 
