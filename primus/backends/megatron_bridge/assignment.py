@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from primus.backends.megatron.keys import KEYS
 from primus.backends.megatron_bridge.container import CanonicalLoRA, DoRA, LoRA
 from primus.core.experiment import nearest
 from primus.core.keys import parse_type, show_value
@@ -176,6 +177,8 @@ def _in_words(hint: Any) -> str:
 
 
 def _no_field(kind: type, name: str) -> str:
+    if name in KEYS:
+        return f"is not known: {kind.__name__} has no field {name}; it is a key of its own, outside of the map."
     close = nearest(name, field_names(kind))
     hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(field_names(kind))}."
     return f"is not known: {kind.__name__} has no field {name}; {hint}"

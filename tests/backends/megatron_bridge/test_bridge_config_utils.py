@@ -243,6 +243,10 @@ def test_all_that_is_wrong_is_told_at_once():
         ({"recipe": None}, "recipe must be set"),
         ({"peft": {"type": "dora", "dimm": 4}}, "peft.dimm: adapters have no such field. Did you mean dim? (backend_args)"),
         ({"optimizer": {"lr": {"a": 1}}}, "cannot be set: lr is a number or null, which has no parts"),
+        (
+            {"checkpoint": {"save_retain_interval": 2}},
+            "CheckpointConfig has no field save_retain_interval; it is a key of its own, outside of the map.",
+        ),
         ({"mixed_precision": {"bf17": True}}, "MixedPrecisionConfig has no field bf17"),
         (
             {"flavor": "vanilla_gpt_pretrain_config", "mock": False},
