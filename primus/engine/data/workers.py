@@ -92,8 +92,13 @@ class Workers:
         self._numbers.source = numbers
         for made in self._start():
             if isinstance(made, InputError):
-                raise made
+                break
             yield made
+        else:
+            return
+        # The processes end here: a traceback would keep them, and torch waits five seconds for each that a collector finds.
+        self._loader._iterator = None
+        raise made
 
     def _start(self) -> Iterator[Made | InputError]:
         """Start the loader, and its workers if they are not there."""
