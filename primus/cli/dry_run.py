@@ -39,6 +39,7 @@ def _summary(config: ConfigContainer, plan: Plan) -> Table:
     flops = scaled(plan.flops_per_iteration, 1000, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
     rows = [
         ("model", f"{parameter_count(config.model)}, {config.model.num_layers} layers, {config.mixed_precision.params_dtype}"),
+        *_trained(config, plan),
         ("mesh", f"{mesh} = {plan.layout.world_size} ranks{_expert_mesh(config, plan)}"),
         ("batch", f"{train.global_batch_size:,d} samples = {cut}"),
         ("run", f"{work}, {flops} an iteration"),
@@ -49,6 +50,14 @@ def _summary(config: ConfigContainer, plan: Plan) -> Table:
     for name, text in rows:
         table.add_row(name, text)
     return table
+
+
+def _trained(config: ConfigContainer, plan: Plan) -> list[tuple[str, str]]:
+    """Return a line on adapters, if they are what is trained."""
+    if config.peft is None:
+        return []
+    share = 100.0 * plan.trained / plan.parameters
+    return [("trains", f"{plan.trained:,d} of {plan.parameters:,d} parameters ({share:.3g} %), peft {config.peft.scheme}")]
 
 
 def _expert_mesh(config: ConfigContainer, plan: Plan) -> str:

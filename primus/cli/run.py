@@ -23,11 +23,6 @@ from primus.errors import InputError
 
 __all__ = ["Look", "run"]
 
-_BOUND = (
-    "peft: the plan counts gradients, optimizer state and checkpoints as if all weights were trained, which is a bound; a rank "
-    "that is rehearsed (--world-size) has the adapters' own."
-)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Look:
@@ -100,8 +95,6 @@ def _run(role: str, file: Path, words: list[str], place: Place, look: Look) -> N
 
 def _show(config: ConfigContainer, world_size: int, rank: int | None) -> None:
     tell(replaced_checkpoints(config))
-    if config.peft is not None:
-        tell([_BOUND])
     show_plan(config, world_size, rank=rank)
     if rank is not None:
         _rehearse(config, rank, world_size)

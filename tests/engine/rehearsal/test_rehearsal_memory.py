@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 from runs import build_container
 
 from primus.core.plan import plan_of
@@ -14,6 +16,7 @@ from primus.engine.rehearsal.live import Live
 from primus.engine.rehearsal.phases import Phases
 from primus.engine.rehearsal.record import Memory, from_json, to_json
 from primus.engine.rehearsal.rehearse import counted_step, rehearse
+from primus.engine.rehearsal.stand_in import StandIn, silent_world
 from primus.engine.train.assemble import assemble
 
 S, H, F, Q, KV, HEADS = 64, 32, 96, 32, 16, 4
@@ -93,6 +96,13 @@ def test_a_rank_holds_as_many_microbatches_as_its_schedule_says(rehearsed):
     # A message arrives for each of them besides.
     assert second - third == pytest.approx(layer_bytes(S) + 2 * S * H, rel=0.05)
     assert first > second
+
+
+def test_what_was_sent_is_not_held():
+    with silent_world(0, 2), StandIn():
+        work = dist.isend(torch.empty(3, device="meta"), 1)
+        assert work is not None
+        assert work.is_completed(), "peers answer at once"
 
 
 EXPERTS = {
