@@ -44,6 +44,8 @@ class Batch:
     """bool `[b, 1, s, s]`, true = masked out; None: causal."""
     cu_seqlens: tuple[int, ...] | None = None
     """0, then where each packed sample ends, the last at s; samples do not see one another. Only with b = 1."""
+    padding: Tensor | None = None
+    """bool `[b, s]`, true where a token only fills the sequence up; None: nowhere."""
 
 
 class Loader:

@@ -20,7 +20,7 @@ __all__ = [
     "route",
     "route_sinkhorn",
     "spread_evenly",
-    "z_loss_of",
+    "squared_log_sums",
 ]
 
 Score = Literal["softmax", "sigmoid", "sqrtsoftplus"]
@@ -121,9 +121,9 @@ def balance_scores(logits_NE: Tensor, k: int, score: Score, plain_NE: Tensor | N
     return scores_NE, torch.zeros_like(logits_NE, dtype=torch.bool).scatter_(1, chosen_Nk, True)
 
 
-def z_loss_of(logits_NE: Tensor) -> Tensor:
-    """Return the mean square of the logits' logarithmic sums, which keeps them small."""
-    return torch.logsumexp(_widened(logits_NE), dim=-1).square().mean()
+def squared_log_sums(logits_NE: Tensor) -> Tensor:
+    """Return the squares [N] of the logits' logarithmic sums, whose mean as a loss keeps them small."""
+    return torch.logsumexp(_widened(logits_NE), dim=-1).square()
 
 
 def keep_capacity(

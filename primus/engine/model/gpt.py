@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from primus.engine.kernels.segments import Mask, Segments
 from primus.engine.model.embedding import Embedding
 from primus.engine.model.layer import Decoder
+from primus.engine.model.moe.real import RealTokens
 from primus.engine.model.mtp import Ahead, MultiTokenPrediction
 from primus.engine.model.output import OutputLayer
 from primus.engine.model.rotary import RotaryEmbedding
@@ -64,6 +65,7 @@ class GPTModel(nn.Module):
         *,
         hidden_SBH: Tensor | None = None,
         part: SequenceSlice | None = None,
+        real: RealTokens | None = None,
         ahead: Sequence[Ahead] = (),
     ) -> Tensor:
         """Return logits [B, S, V]; with labels the loss of each token [B, S]; with a loss mask besides, the sum of loss x mask.
@@ -71,15 +73,16 @@ class GPTModel(nn.Module):
         Losses are in at least fp32. The sum is the cheap one: it can be had without holding the logits. `attention_mask` is
         bool [B or 1, 1, S, S], True where attention is blocked, and replaces the causal rule; or it says which samples the
         sequence has. `hidden_SBH` comes from the previous pipeline stage. `part`: the tokens are a slice of their sequence;
-        the mask has their rows, and columns up to their end, samples are those of the whole. With `ahead` for each depth of
-        the prediction layers, the sums of their losses come behind, [1 + depths].
+        the mask has their rows, and columns up to their end, samples are those of the whole. `real`: None if all tokens are,
+        and rows are not packed. With `ahead` for each depth of the prediction layers, the sums of their losses come behind,
+        [1 + depths].
         """
         x_SBH = hidden_SBH if self.embedding is None else self.embedding(tokens_BS, position_ids_BS)
         assert x_SBH is not None, "a stage without embedding needs the hidden states of the stage before it"
         packed = attention_mask if isinstance(attention_mask, Segments) else None
         first = 0 if part is None else part.first
         tables = None if self.rotary is None else self.rotary(tokens_BS.shape[1], first, packed)
-        x_SBH = self.decoder(x_SBH, tables, attention_mask, part)
+        x_SBH = self.decoder(x_SBH, tables, attention_mask, part, real)
         if self.output_layer is None:
             hidden: Tensor = x_SBH
             return hidden

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from primus.engine.config.recompute import Stretch
 from primus.engine.kernels.segments import Mask
 from primus.engine.model.dropout import BiasDropoutAdd
+from primus.engine.model.moe.real import RealTokens
 from primus.engine.model.recompute import Runner
 from primus.engine.model.rotary import RotaryTables
 from primus.engine.model.slices import SequenceSlice
@@ -52,14 +53,21 @@ class Layer(nn.Module):
         self.post_self_attn_layernorm, self.post_mlp_layernorm = post_self_attn_layernorm, post_mlp_layernorm
         self.add, self.residual = add, residual
 
-    def forward(self, x_SBH: Tensor, tables: RotaryTables | None, mask: Mask, part: SequenceSlice | None = None) -> Tensor:
+    def forward(
+        self,
+        x_SBH: Tensor,
+        tables: RotaryTables | None,
+        mask: Mask,
+        part: SequenceSlice | None = None,
+        real: RealTokens | None = None,
+    ) -> Tensor:
         if self.self_attention is not None and self.input_layernorm is not None:
             normed = self.input_layernorm(x_SBH)
             y, bias = _normed(self.self_attention(normed, tables, mask, part), self.post_self_attn_layernorm)
             x_SBH = self.add(y, bias, self.residual(x_SBH, normed))
         if self.mlp is not None and self.pre_mlp_layernorm is not None:
             normed = self.pre_mlp_layernorm(x_SBH)
-            y, bias = _normed(self.mlp(normed), self.post_mlp_layernorm)
+            y, bias = _normed(self.mlp(normed, real), self.post_mlp_layernorm)
             x_SBH = self.add(y, bias, self.residual(x_SBH, normed))
         return x_SBH
 
@@ -87,9 +95,16 @@ class Decoder(nn.Module):
         for number, layer in self.layers.items():
             yield int(number), layer
 
-    def forward(self, x_SBH: Tensor, tables: RotaryTables | None, mask: Mask, part: SequenceSlice | None = None) -> Tensor:
+    def forward(
+        self,
+        x_SBH: Tensor,
+        tables: RotaryTables | None,
+        mask: Mask,
+        part: SequenceSlice | None = None,
+        real: RealTokens | None = None,
+    ) -> Tensor:
         for stretch, run in self._runs:
-            x_SBH = run(partial(self._through, stretch), x_SBH, tables, mask, part)
+            x_SBH = run(partial(self._through, stretch), x_SBH, tables, mask, part, real)
         return x_SBH if self.final_layernorm is None else self.final_layernorm(x_SBH)
 
     def _through(
@@ -99,7 +114,8 @@ class Decoder(nn.Module):
         tables: RotaryTables | None,
         mask: Mask,
         part: SequenceSlice | None,
+        real: RealTokens | None,
     ) -> Tensor:
         for number in stretch.layers:
-            x_SBH = self.layers[str(number)](x_SBH, tables, mask, part)
+            x_SBH = self.layers[str(number)](x_SBH, tables, mask, part, real)
         return x_SBH

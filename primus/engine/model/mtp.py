@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from primus.engine.kernels.segments import Mask
 from primus.engine.model.embedding import Embedding
+from primus.engine.model.moe.real import RealTokens
 from primus.engine.model.output import OutputLayer
 from primus.engine.model.recompute import Runner
 from primus.engine.model.rotary import RotaryTables
@@ -31,6 +32,8 @@ class Ahead(NamedTuple):
     """[B, S]."""
     loss_mask: Tensor
     """[B, S]; zero where the sequence, or the document, ends before."""
+    real: RealTokens | None = None
+    """None: all are."""
 
 
 class PredictionLayer(nn.Module):
@@ -51,10 +54,12 @@ class PredictionLayer(nn.Module):
         self.enorm, self.hnorm, self.eh_proj = enorm, hnorm, eh_proj
         self.transformer_layer, self.final_layernorm = transformer_layer, final_layernorm
 
-    def forward(self, hidden: Tensor, embedded: Tensor, tables: RotaryTables | None, mask: Mask) -> Tensor:
+    def forward(
+        self, hidden: Tensor, embedded: Tensor, tables: RotaryTables | None, mask: Mask, real: RealTokens | None
+    ) -> Tensor:
         both = torch.cat((self.enorm(embedded), self.hnorm(hidden)), dim=-1)
         x = self.eh_proj(both).to(self._residual_dtype)
-        out: Tensor = self.final_layernorm(self.transformer_layer(x, tables, mask, None))
+        out: Tensor = self.final_layernorm(self.transformer_layer(x, tables, mask, None, real))
         return out
 
 
@@ -72,13 +77,18 @@ class MultiTokenPrediction(nn.Module):
         self._words, self._runs = (words,), tuple(runs)
 
     def forward(
-        self, hidden: Tensor, ahead: Sequence[Ahead], output: OutputLayer, tables: RotaryTables | None, mask: Mask
+        self,
+        hidden: Tensor,
+        ahead: Sequence[Ahead],
+        output: OutputLayer,
+        tables: RotaryTables | None,
+        mask: Mask,
     ) -> Tensor:
         """Return the sum of the losses of each depth, for what each reads, [depths]; with nothing to read they rest."""
         if not ahead:
             return hidden.new_empty(0)
         (words,), losses = self._words, list[Tensor]()
         for layer, run, depth in zip(self.layers, self._runs, ahead, strict=True):
-            hidden = run(layer, hidden, words(depth.tokens, depth.positions), tables, mask)
+            hidden = run(layer, hidden, words(depth.tokens, depth.positions), tables, mask, depth.real)
             losses.append(output(hidden, depth.labels, depth.loss_mask))
         return torch.stack(losses)

@@ -9,6 +9,7 @@ from torch import Tensor
 from primus.engine.config.mtp import MTPConfig
 from primus.engine.data.loader import Batch
 from primus.engine.kernels.segments import Segments
+from primus.engine.model.moe.real import RealTokens
 from primus.engine.model.mtp import Ahead
 from primus.engine.parallel.collectives import all_reduce_
 from primus.engine.parallel.mesh import Mesh
@@ -27,7 +28,7 @@ class Further(NamedTuple):
     """Their number in the whole sequences."""
 
 
-def further_ahead(batch: Batch, tokens: int) -> Ahead:
+def further_ahead(batch: Batch, tokens: int, real: RealTokens | None = None) -> Ahead:
     """Return what a position reads and is held against that many `tokens` ahead, whole sequences [B, S].
 
     Its loss mask is zero where the sequence has ended by then, or the sample has, or the document: the attention mask then
@@ -44,7 +45,8 @@ def further_ahead(batch: Batch, tokens: int) -> Ahead:
     elif batch.attention_mask is not None:
         ended = batch.attention_mask[:, 0].diagonal(-tokens, dim1=1, dim2=2)
         loss_mask[:, :-tokens].masked_fill_(ended, 0.0)
-    return Ahead(later(batch.tokens), later(batch.position_ids), later(batch.labels), loss_mask)
+    further = None if real is None else real.with_further(tokens)
+    return Ahead(later(batch.tokens), later(batch.position_ids), later(batch.labels), loss_mask, further)
 
 
 class Predictions:

@@ -13,6 +13,7 @@ from primus.engine.model.moe.losses import loss_names
 from primus.engine.model.moe.router import Router
 from primus.engine.parallel.collectives import all_reduce_
 from primus.engine.parallel.mesh import Mesh
+from primus.engine.train.sums import TokenCounts
 
 __all__ = ["Routers"]
 
@@ -30,14 +31,26 @@ class Routers:
         further = (layer.transformer_layer for chunk in chunks if chunk.mtp is not None for layer in chunk.mtp.layers)
         self._further = [each.mlp.router for each in further if isinstance(each, Layer) and isinstance(each.mlp, MoELayer)]
         self._mesh, self._config, self._per_token = mesh, config, per_token
-        self._microbatches = 0
+        self._weight = 0.0
+        """Of all losses since they were told: microbatches, or tokens, of all ranks."""
         for router in self._all():
             router.losses.counts_tokens = per_token
 
-    def begin(self, *, loss_scale: float, num_microbatches: int) -> None:
-        """Start a step: tell losses what the averages over microbatches and ranks will take away."""
-        share = 1.0 if self._per_token else self._mesh.cp.size / num_microbatches
-        self._microbatches += num_microbatches
+    @property
+    def need_counts(self) -> bool:
+        """Whether losses are means over the tokens of a batch, which then have to be counted before its first forward."""
+        return self._per_token and bool(loss_names(self._config))
+
+    def begin(self, *, loss_scale: float, num_microbatches: int, counts: TokenCounts | None = None) -> None:
+        """Start a step: tell losses what averages over microbatches and ranks, or over tokens, will take away.
+
+        Gradients will be divided by the number of trained tokens, and a router's losses are means over all that there are.
+        """
+        if counts is None:
+            share, weight = self._mesh.cp.size / num_microbatches, float(self._mesh.dp.size * num_microbatches)
+        else:
+            share, weight = max(counts.trained, 1.0) / max(counts.real, 1.0), counts.real
+        self._weight += weight
         for router in self._all():
             router.losses.begin(loss_scale * share)
 
@@ -56,14 +69,14 @@ class Routers:
             _not_none(router.tokens_per_expert).zero_()
 
     def notes(self) -> dict[str, float]:
-        """Return the losses since the last call, without coefficients, as means over microbatches and over layers (or of each).
+        """Return means of the losses since the last call, without coefficients.
 
-        All ranks call it together. Layers that predict tokens further ahead are left out.
+        They are over microbatches, or tokens, and over layers (or of each). All ranks call it together. Layers that predict tokens further ahead are left out.
         """
         for router in self._further:
             router.losses.sums.clear()
         names = loss_names(self._config)
-        if not names or not self._microbatches:
+        if not names or not self._weight:
             return {}
         table_LN = torch.zeros(len(self._config.layers), len(names), dtype=torch.float64, device=self._mesh.device)
         for number, router in self._routers.items():
@@ -71,8 +84,8 @@ class Routers:
             for column, name in enumerate(names):
                 table_LN[row, column] = router.losses.sums.pop(name)
         # The ranks of a microbatch have parts of its losses, and stages their own layers.
-        means_LN = all_reduce_(table_LN, self._mesh.world) / (self._mesh.dp.size * self._microbatches)
-        self._microbatches = 0
+        means_LN = all_reduce_(table_LN, self._mesh.world) / self._weight
+        self._weight = 0.0
         found = dict(zip(names, means_LN.mean(0).tolist(), strict=True))
         if self._config.per_layer_logging:
             for number, row in zip(self._config.layers, means_LN.tolist(), strict=True):

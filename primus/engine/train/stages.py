@@ -9,6 +9,8 @@ from torch import Tensor
 from primus.engine.data.loader import Batch
 from primus.engine.kernels.segments import Mask, Segments
 from primus.engine.model.gpt import GPTModel
+from primus.engine.model.moe.real import RealTokens
+from primus.engine.model.moe.router import Router
 from primus.engine.model.mtp import Ahead
 from primus.engine.model.slices import Root, SequenceSlice
 from primus.engine.parallel.context import own_slice
@@ -35,6 +37,7 @@ class Stages:
     def __init__(self, chunks: Sequence[GPTModel], pipeline: Pipeline, cp: Group, trace: Spans) -> None:
         self.chunks, self.pipeline = tuple(chunks), pipeline
         self._cp, self._trace = cp, trace
+        self._has_routers = any(isinstance(module, Router) for chunk in chunks for module in chunk.modules())
         self.work = Work()
         """What the last training step of this replica was."""
 
@@ -73,7 +76,7 @@ class Stages:
 
     def _forward(self, batches: Iterator[Batch], on_loss: OnLoss) -> "_Forward":
         slices = [_Slices(self.pipeline.num_slices) for _ in self.chunks]
-        return _Forward(self.chunks, slices, batches, on_loss, self._cp, self._trace)
+        return _Forward(self.chunks, slices, batches, on_loss, self._cp, self._trace, has_routers=self._has_routers)
 
 
 class _Forward:
@@ -87,9 +90,11 @@ class _Forward:
         on_loss: OnLoss,
         cp: Group,
         trace: Spans,
+        *,
+        has_routers: bool,
     ) -> None:
         self._chunks, self._slices, self._batches, self._on_loss = chunks, slices, batches, on_loss
-        self._cp, self._trace = cp, trace
+        self._cp, self._trace, self._has_routers = cp, trace, has_routers
         self._remembered: list[Batch] | None = None
         """All microbatches drawn so far, while they may be needed again."""
         self._drawn: dict[int, tuple[Batch, int]] = {}
@@ -109,9 +114,12 @@ class _Forward:
         )
         mask = _mask(batch, rows)
         part = slices.begin(op, rows.start)
-        whole = self._ahead(batch, chunk)
-        ahead = [Ahead(*(own_slice(x_BS, self._cp.size, self._cp.index, 1) for x_BS in depth)) for depth in whole]
-        made: Tensor = chunk(tokens, positions, mask, labels, loss_mask, hidden_SBH=hidden, part=part, ahead=ahead)
+        real = _real(batch, mask) if self._has_routers else None
+        whole = self._ahead(batch, chunk, real)
+        ahead = [self._own(depth) for depth in whole]
+        if real is not None:
+            real = real.rows(rows).on_context_rank(self._cp)
+        made: Tensor = chunk(tokens, positions, mask, labels, loss_mask, hidden_SBH=hidden, part=part, real=real, ahead=ahead)
         if chunk.output_layer is None:
             return made
         total, *sums = made.unbind() if ahead else (made,)
@@ -121,11 +129,17 @@ class _Forward:
         ]
         return self._on_loss(total, loss_mask.sum(dtype=made.dtype), batch.loss_mask.sum(dtype=made.dtype), further)
 
-    def _ahead(self, batch: Batch, chunk: GPTModel) -> list[Ahead]:
+    def _own(self, depth: Ahead) -> Ahead:
+        """Return the part of this rank."""
+        tokens, positions, labels, loss_mask = (own_slice(x_BS, self._cp.size, self._cp.index, 1) for x_BS in depth[:4])
+        real = None if depth.real is None else depth.real.on_context_rank(self._cp)
+        return Ahead(tokens, positions, labels, loss_mask, real)
+
+    def _ahead(self, batch: Batch, chunk: GPTModel, real: RealTokens | None) -> list[Ahead]:
         """Return what the prediction layers of a chunk read in training, for whole sequences."""
         if chunk.mtp is None or not chunk.training:
             return []
-        return [further_ahead(batch, tokens) for tokens in range(1, len(chunk.mtp.layers) + 1)]
+        return [further_ahead(batch, tokens, real) for tokens in range(1, len(chunk.mtp.layers) + 1)]
 
     def remembering(self, counts: Callable[[], bool]) -> Callable[[], bool]:
         """Keep batches until `counts` is asked, and begin again with them if it says no."""
@@ -163,6 +177,14 @@ def _mask(batch: Batch, rows: slice) -> Mask:
     if batch.cu_seqlens is not None:
         return Segments(batch.cu_seqlens, batch.tokens.device)
     return None if batch.attention_mask is None else batch.attention_mask[:, :, rows, : rows.stop]
+
+
+def _real(batch: Batch, mask: Mask) -> RealTokens | None:
+    samples = mask if isinstance(mask, Segments) else None
+    if batch.padding is None and samples is None:
+        return None
+    padding = torch.zeros_like(batch.tokens, dtype=torch.bool) if batch.padding is None else batch.padding
+    return RealTokens.of(padding, samples)
 
 
 class _Slices:

@@ -7,6 +7,8 @@ sum L_i / sum n_i over everything. The reported loss is sum L_i / sum n_i in bot
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -24,7 +26,7 @@ from primus.engine.trace import Spans
 from primus.engine.train.predictions import Further, Predictions
 from primus.engine.train.routers import Routers
 from primus.engine.train.stages import Stages
-from primus.engine.train.sums import BatchSums
+from primus.engine.train.sums import BatchSums, TokenCounts
 from primus.engine.train.validation import Validation
 from primus.errors import RunError
 
@@ -106,7 +108,7 @@ class TrainStep:
 
         self.earlier = None
         self.buffers.zero_grad()
-        self.routers.begin(loss_scale=self.optimizer.loss_scale, num_microbatches=num_microbatches)
+        batches = self._begin_routers(batches, num_microbatches)
         with self.trace.span("forward-backward", 1):
             self.stages.train(batches, num_microbatches, on_loss, self.buffers, counts=self._begin())
         table = self._table(losses, num_microbatches)
@@ -137,6 +139,17 @@ class TrainStep:
         if self.validation is not None:
             self.validation.note(update)
         return self._outcome(update, sums, facts)
+
+    def _begin_routers(self, batches: Iterator[Batch], num_microbatches: int) -> Iterator[Batch]:
+        """Start the losses of routers, and return the batches of the step: drawn at once where their tokens are counted."""
+        begin = partial(self.routers.begin, loss_scale=self.optimizer.loss_scale, num_microbatches=num_microbatches)
+        if not self.routers.need_counts:
+            begin()
+            return batches
+        with self.trace.span("batch-generator", 2):
+            drawn = list(islice(batches, num_microbatches))
+        begin(counts=TokenCounts.of(drawn, self.mesh.dp))
+        return iter(drawn)
 
     def settle(self) -> StepOutcome:
         """End the step that is open on all stages; all ranks call it, and wait for one another."""

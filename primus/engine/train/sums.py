@@ -1,11 +1,16 @@
-"""`BatchSums`: what is added up over all sequences of a global batch."""
+"""`BatchSums`: what is added up over all sequences of a global batch; `TokenCounts`: what is known before its forwards."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from primus.engine.data.loader import Batch
+import torch
 
-__all__ = ["BatchSums", "Work"]
+from primus.engine.data.loader import Batch
+from primus.engine.parallel.collectives import all_reduce_
+from primus.engine.parallel.mesh import Group
+
+__all__ = ["BatchSums", "TokenCounts", "Work"]
 
 
 class Work(NamedTuple):
@@ -38,3 +43,20 @@ class BatchSums(NamedTuple):
     def mean_loss(self) -> float:
         """Loss of a token; 0 if none has one."""
         return self.loss / max(self.trained_tokens, 1.0)
+
+
+class TokenCounts(NamedTuple):
+    """Tokens of a global batch."""
+
+    trained: float
+    """Those with a loss."""
+    real: float
+    """All that do not only fill sequences up."""
+
+    @classmethod
+    def of(cls, batches: Sequence[Batch], dp: Group) -> "TokenCounts":
+        """Count over the microbatches of all data-parallel ranks, which call it together."""
+        trained = torch.stack([batch.loss_mask.sum(dtype=torch.float64) for batch in batches]).sum()
+        filled = [batch.padding.sum() for batch in batches if batch.padding is not None]
+        real = trained.new_tensor(sum(batch.tokens.numel() for batch in batches)) - sum(filled)
+        return cls(*all_reduce_(torch.stack((trained, real)), dp).tolist())

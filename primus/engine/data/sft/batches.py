@@ -65,7 +65,7 @@ class Batches:
             yield Batch(**moved, attention_mask=None, cu_seqlens=made["ends"])
 
 
-_TENSORS = ("tokens", "labels", "loss_mask", "position_ids")
+_TENSORS = ("tokens", "labels", "loss_mask", "padding", "position_ids")
 
 
 class _Maker:
@@ -82,10 +82,10 @@ class _Maker:
         samples = [self._samples[max(number, 0)] for number in numbers]
         length = self._shape.padded(max(sample.num_inputs for sample in samples))
         rows = [_row(sample, length, self._shape.end, counts=n != PADDING) for sample, n in zip(samples, numbers, strict=True)]
-        tokens, labels, mask = (np.stack(parts) for parts in zip(*rows, strict=True))
+        parts = [np.stack(each) for each in zip(*rows, strict=True)]
         places = np.tile(np.arange(length), (len(rows), 1))
         remarks = {kind: text for sample in samples for kind, text in sample.remarks.items()}
-        return _made((tokens, labels, mask, places), None, remarks)
+        return _made((*parts, places), None, remarks)
 
     def _pack(self, number: int) -> Made:
         """Return the samples of a pack one behind the other; places are counted from 0, and what fills up is one."""
@@ -98,11 +98,11 @@ class _Maker:
         total = shape.padded(ends[-1])
         if total > ends[-1]:
             gap = total - ends[-1]
-            rows.append((np.full(gap, shape.end), np.full(gap, shape.end), np.zeros(gap, np.float32)))
+            rows.append((np.full(gap, shape.end), np.full(gap, shape.end), np.zeros(gap, np.float32), np.ones(gap, np.bool_)))
             ends.append(total)
-        tokens, labels, mask = (np.concatenate(parts)[None] for parts in zip(*rows, strict=True))
+        parts = [np.concatenate(each)[None] for each in zip(*rows, strict=True)]
         places = np.concatenate([np.arange(high - low) for low, high in pairwise(ends)])[None]
-        return _made((tokens, labels, mask, places), tuple(ends), {})
+        return _made((*parts, places), tuple(ends), {})
 
 
 def _made(arrays: tuple[NDArray[Any], ...], ends: tuple[int, ...] | None, remarks: dict[str, str]) -> Made:
@@ -112,12 +112,13 @@ def _made(arrays: tuple[NDArray[Any], ...], ends: tuple[int, ...] | None, remark
 
 def _row(
     sample: Sample, length: int, end: int, *, counts: bool
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """Return inputs, labels and loss mask of a sample, filled up."""
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.bool_]]:
+    """Return inputs, labels and loss mask of a sample, filled up, and what fills it up: all of it, where it does not count."""
     gap = length - sample.num_inputs
     mask = sample.trained[1:].astype(np.float32) * np.float32(counts)
     return (
         np.pad(sample.ids[:-1], (0, gap), constant_values=end),
         np.pad(sample.ids[1:], (0, gap), constant_values=end),
         np.pad(mask, (0, gap)),
+        np.arange(length) >= (sample.num_inputs if counts else 0),
     )

@@ -1,5 +1,6 @@
 """Sparse feed-forward layers.
 
+real        which tokens say something, and of which sequence they are
 router      which experts a token goes to, with which weights
 microbatch  what is decided over tokens of several ranks
 losses      what evens out the load, beside the loss of the tokens

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from primus.engine.model.mlp import MLP
 from primus.engine.model.moe.dispatch import Dispatch
 from primus.engine.model.moe.experts import Experts
+from primus.engine.model.moe.real import RealTokens
 from primus.engine.model.moe.router import Router
 from primus.engine.model.recompute import Runner
 
@@ -12,7 +13,7 @@ __all__ = ["MoELayer"]
 
 
 class MoELayer(nn.Module):
-    """sum of weight x expert(x) over a token's experts, + shared(x)."""
+    """sum of weight x expert(x) over a token's experts, + shared(x); what only fills sequences up has no experts."""
 
     def __init__(
         self,
@@ -29,11 +30,11 @@ class MoELayer(nn.Module):
         self.router, self.experts, self.shared_experts = router, experts, shared_experts
         self._shared_overlaps, self._dispatch, self._run = shared_overlaps, dispatch, run
 
-    def forward(self, x_SBH: Tensor) -> tuple[Tensor, None]:
-        return self._run(self._computed, x_SBH), None
+    def forward(self, x_SBH: Tensor, real: RealTokens | None = None) -> tuple[Tensor, None]:
+        return self._run(self._computed, x_SBH, real), None
 
-    def _computed(self, x_SBH: Tensor) -> Tensor:
-        routing = self.router(x_SBH)
+    def _computed(self, x_SBH: Tensor, real: RealTokens | None) -> Tensor:
+        routing = self.router(x_SBH, real)
         journey = self._dispatch(x_SBH.flatten(0, 1), routing.weights, routing.map)
         shared = self._shared(x_SBH) if self._shared_overlaps else None
         y_SBH = journey.back(self.experts(*journey.arrive())).view_as(x_SBH)

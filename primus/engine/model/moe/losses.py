@@ -1,14 +1,16 @@
 """Losses on the load of experts, which enter the backward beside the loss of the tokens.
 
-For the T tokens of a microbatch on all ranks that share it (context parallel, and tensor parallel with sequence parallelism):
+For the T tokens of a microbatch on all ranks that share it (context parallel, and tensor parallel with sequence parallelism),
+without those that only fill sequences up:
 
 balance  c E / (k T^2) sum_e Q_e n_e     Q_e the sum of scores of expert e, n_e its tokens by the plain choice; c if all are
-         even; over each sequence instead, and the mean of these, for `seq_aux_loss`; with n_e / T as the mean over what all
-         data-parallel ranks have seen of the batch so far for `global_aux_loss`
+         even; over each sequence instead, and the mean of these, for `seq_aux_loss` (packed samples are sequences); with
+         n_e / T as the mean over what all data-parallel ranks have seen of the batch so far for `global_aux_loss`
 z        c mean_t logsumexp(logits_t)^2  (arXiv 2202.08906)
 
 A rank adds its own part; the parts of all ranks make up the loss. Objective: loss of the tokens + mean over microbatches and
-data-parallel ranks of the sum of these over layers.
+data-parallel ranks of the sum of these over layers. With `calculate_per_token_loss` both means, over sequences and over
+microbatches, are weighted by tokens, trained or not.
 """
 
 import math
@@ -20,7 +22,8 @@ import torch
 from torch import Tensor
 
 from primus.engine.config.moe import MoEConfig
-from primus.engine.kernels.routing import balance_scores, z_loss_of
+from primus.engine.kernels.routing import balance_scores, squared_log_sums
+from primus.engine.model.moe.real import RealTokens
 from primus.engine.model.parameter import Place
 from primus.engine.parallel.collectives import all_reduce_
 
@@ -55,9 +58,9 @@ class RouterLosses:
         self.gradient = 1.0
         """Gradient of a loss: scale of the loss x what the averages after the backward take away."""
         self.counts_tokens = False
-        """Gradients are divided by the number of tokens later: losses are multiplied by those of the microbatch."""
+        """Losses count as often as there are tokens in the microbatch: means are taken over tokens."""
         self.sums: dict[str, Tensor] = {}
-        """This rank's parts without coefficients since they were taken, by name."""
+        """This rank's parts without coefficients since they were taken, by name; times tokens, if these count."""
         self._seen: Tensor | None = None
         """[E + 1], tokens of each expert on all ranks since the batch began, and of all."""
         self._shares: deque[Tensor] = deque()
@@ -68,50 +71,65 @@ class RouterLosses:
         self.gradient, self._seen = gradient, None
         self._shares.clear()
 
-    def attach(self, weights_NE: Tensor, logits_SBE: Tensor, plain_NE: Tensor | None = None) -> Tensor:
+    def attach(
+        self, weights_NE: Tensor, logits_SBE: Tensor, plain_NE: Tensor | None = None, real: RealTokens | None = None
+    ) -> Tensor:
         """Let the backward of the router's weights start that of its losses; `plain_NE` is the plain choice, if it is known."""
-        gradient = self.gradient
-        if self.counts_tokens:
-            gradient *= logits_SBE.shape[0] * logits_SBE.shape[1] * self._parts
-        for name, coefficient, loss in self._losses(logits_SBE, plain_NE):
+        S, B, _ = logits_SBE.shape
+        lengths_K = logits_SBE.new_full((B,), S * self._parts, dtype=torch.long) if real is None else real.lengths
+        for name, coefficient, loss in self._losses(logits_SBE, plain_NE, real, lengths_K):
+            counted = loss * lengths_K.sum() if self.counts_tokens else loss
             if not self._streams.is_replaying:
                 known = self.sums.get(name)
-                self.sums[name] = loss.detach() if known is None else known + loss.detach()
-            weights_NE = _Attach.apply(weights_NE, loss, gradient * coefficient)
+                self.sums[name] = counted.detach() if known is None else known + counted.detach()
+            weights_NE = _Attach.apply(weights_NE, counted, self.gradient * coefficient)
         return weights_NE
 
-    def _losses(self, logits_SBE: Tensor, plain_NE: Tensor | None) -> Iterator[tuple[str, float, Tensor]]:
+    def _losses(
+        self, logits_SBE: Tensor, plain_NE: Tensor | None, real: RealTokens | None, lengths_K: Tensor
+    ) -> Iterator[tuple[str, float, Tensor]]:
         c, kinds = self._config, _balances(self._config)
         if kinds:
-            S, B, E = logits_SBE.shape
             scores_NE, plain_NE = balance_scores(logits_SBE.flatten(0, 1), c.router_topk, c.router_score_function, plain_NE)
-            q_BE, n_BE = scores_NE.view(S, B, E).sum(0), plain_NE.view(S, B, E).sum(0)
+            q_KE, n_KE = (_by_sequence(each, logits_SBE.shape[1], real) for each in (scores_NE, plain_NE))
             for group in self._groups:
-                all_reduce_(n_BE, group)
+                all_reduce_(n_KE, group)
             for kind, coefficient in kinds:
-                yield _NAMES[kind], coefficient, self._balance(kind, q_BE, n_BE, S * self._parts)
+                yield _NAMES[kind], coefficient, self._balance(kind, q_KE, n_KE, lengths_K)
         if c.z_loss_coeff is not None:
-            yield "z_loss", c.z_loss_coeff, z_loss_of(logits_SBE.flatten(0, 1)) / self._parts
+            squares_N = squared_log_sums(logits_SBE.flatten(0, 1))
+            total = squares_N.sum() if real is None else squares_N.masked_fill(~real.is_real, 0.0).sum()
+            yield "z_loss", c.z_loss_coeff, total / lengths_K.sum().clamp(min=1)
 
-    def _balance(self, kind: str, q_BE: Tensor, n_BE: Tensor, length: int) -> Tensor:
-        """Return this rank's part for sequences of `length` tokens on all its ranks."""
-        B, E = q_BE.shape
-        factor = E / (self._config.router_topk * length)
+    def _balance(self, kind: str, q_KE: Tensor, n_KE: Tensor, lengths_K: Tensor) -> Tensor:
+        """Return this rank's part for sequences of so many tokens on all its ranks."""
+        lengths_K = lengths_K.to(q_KE.dtype)
+        total = lengths_K.sum().clamp(min=1)
+        factor = q_KE.shape[1] / self._config.router_topk
         if kind == "seq_aux_loss":
-            return (q_BE * n_BE).sum() * (factor / length / B)
-        q_E, n_E = q_BE.sum(0), n_BE.sum(0)
-        if kind == "global_aux_loss":
-            share_E = self._share_so_far(n_E, B * length)
-            return (q_E * share_E).sum() * (factor / B)
-        return (q_E * n_E).sum() * (factor / B / (B * length))
+            is_there_K = (lengths_K > 0).to(q_KE.dtype)
+            shares_K = lengths_K / total if self.counts_tokens else is_there_K / is_there_K.sum().clamp(min=1)
+            return ((q_KE * n_KE).sum(1) * shares_K / lengths_K.clamp(min=1).square()).sum() * factor
+        q_E, n_E = q_KE.sum(0), n_KE.sum(0)
+        share_E = self._share_so_far(n_E, lengths_K) if kind == "global_aux_loss" else n_E / total
+        return (q_E * share_E).sum() * (factor / total)
 
-    def _share_so_far(self, n_E: Tensor, tokens: int) -> Tensor:
+    def _share_so_far(self, n_E: Tensor, lengths_K: Tensor) -> Tensor:
         if self._streams.is_replaying:
             return self._shares.popleft()
-        new = all_reduce_(torch.cat((n_E, n_E.new_full((1,), tokens))), self._dp)
+        new = all_reduce_(torch.cat((n_E, lengths_K.sum(0, keepdim=True).to(n_E.dtype))), self._dp)
         self._seen = new if self._seen is None else self._seen + new
         self._shares.append(self._seen[:-1] / self._seen[-1])
         return self._shares[-1]
+
+
+def _by_sequence(x_NE: Tensor, sequences: int, real: RealTokens | None) -> Tensor:
+    """Return the sums over the tokens of each sequence, [K, E]."""
+    if real is None:
+        return x_NE.view(-1, sequences, x_NE.shape[1]).sum(0)
+    count = len(real.lengths)
+    x_NE = x_NE.long() if x_NE.dtype == torch.bool else x_NE
+    return x_NE.new_zeros(count + 1, x_NE.shape[1]).index_add(0, real.numbers, x_NE)[:count]
 
 
 class _Attach(torch.autograd.Function):

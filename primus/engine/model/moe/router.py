@@ -11,6 +11,7 @@ from primus.engine.kernels.routing import even_preference, keep_capacity, route,
 from primus.engine.kernels.soft_cap import soft_cap
 from primus.engine.model.moe.losses import RouterLosses
 from primus.engine.model.moe.microbatch import WholeMicrobatch
+from primus.engine.model.moe.real import RealTokens
 from primus.engine.model.parameter import Initial, Place, declare
 from primus.engine.parallel.sharding import Sharding
 
@@ -23,7 +24,7 @@ class Routing(NamedTuple):
     weights: Tensor
     """[N, E], whose backward also starts the losses of the load."""
     map: Tensor
-    """[N, E], true where a token goes."""
+    """[N, E], true where a token goes; what only fills sequences up goes nowhere, but where fixed shapes want it."""
 
 
 class Router(nn.Module):
@@ -50,9 +51,13 @@ class Router(nn.Module):
         is_free = config.router_group_topk is None and "sinkhorn" not in config.router_load_balancing_type
         self._chooses_plainly = is_free and not config.router_enable_expert_bias
         self._microbatch = WholeMicrobatch(place)
+        self._divides = place.tp if place.sequence_parallel else None
 
-    def forward(self, x_SBH: Tensor) -> Routing:
+    def forward(self, x_SBH: Tensor, real: RealTokens | None = None) -> Routing:
+        """Return where tokens go; `real` is that of the ranks that share this one's part of the sequences, None: all are."""
         S, B, _ = x_SBH.shape
+        if real is not None and self._divides is not None:
+            real = real.on_tensor_rank(self._divides)
         logits_NE = self._logits(x_SBH.flatten(0, 1))
         if self.config.router_force_load_balancing:
             with self.streams.fork("router"):
@@ -60,18 +65,18 @@ class Router(nn.Module):
             # The gradient passes as if nothing had happened.
             logits_NE = noise_NE + (logits_NE - logits_NE.detach())
         logits_NE = soft_cap(logits_NE, self.config.router_logit_softcapping)
-        weights_NE, chosen_NE = self._choose(logits_NE, B)
+        weights_NE, chosen_NE = _of_real(*self._choose(logits_NE, B, real), real)
         map_NE = chosen_NE
         if self.config.expert_capacity_factor is not None:
-            weights_NE, map_NE = self._limit(weights_NE, map_NE, self.config.expert_capacity_factor, B)
+            weights_NE, map_NE = self._limit(weights_NE, map_NE, self.config.expert_capacity_factor, B, real)
         if self.training and torch.is_grad_enabled():
             plain_NE = chosen_NE if self._chooses_plainly else None
-            weights_NE = self.losses.attach(weights_NE, logits_NE.view(S, B, -1), plain_NE)
+            weights_NE = self.losses.attach(weights_NE, logits_NE.view(S, B, -1), plain_NE, real)
             if self.tokens_per_expert is not None and not self.streams.is_replaying:
                 # Tokens that only fill an expert up would hide who is short of them.
                 self.tokens_per_expert += (map_NE & chosen_NE).sum(0)
         if self.config.router_force_load_balancing == "even":
-            weights_NE, map_NE = spread_evenly(weights_NE, self.config.router_topk)
+            weights_NE, map_NE = _of_real(*spread_evenly(weights_NE, self.config.router_topk), real)
         return Routing(weights_NE, map_NE)
 
     def forget(self) -> None:
@@ -89,12 +94,10 @@ class Router(nn.Module):
         logits_NE = x_NH.to(dtype) @ self.weight.to(dtype).t()
         return logits_NE if self.bias is None else logits_NE + self.bias.to(dtype)
 
-    def _choose(self, logits_NE: Tensor, sequences: int) -> tuple[Tensor, Tensor]:
-        c, whole = self.config, self._microbatch
+    def _choose(self, logits_NE: Tensor, sequences: int, real: RealTokens | None) -> tuple[Tensor, Tensor]:
+        c = self.config
         if "sinkhorn" in c.router_load_balancing_type:
-            even_NE = None
-            if self.training:
-                even_NE = whole.own(even_preference(whole.gather(logits_NE, sequences)), sequences)
+            even_NE = self._even_preference(logits_NE, sequences, real) if self.training else None
             return route_sinkhorn(logits_NE, c.router_topk, preference_NE=even_NE)
         return route(
             logits_NE,
@@ -106,15 +109,37 @@ class Router(nn.Module):
             bias_E=self.expert_bias,
         )
 
-    def _limit(self, weights_NE: Tensor, map_NE: Tensor, factor: float, sequences: int) -> tuple[Tensor, Tensor]:
+    def _even_preference(self, logits_NE: Tensor, sequences: int, real: RealTokens | None) -> Tensor:
+        whole = self._microbatch
+        logits_AE = whole.gather(logits_NE, sequences)
+        if real is None:
+            return whole.own(even_preference(logits_AE), sequences)
+        is_real_A = whole.gather(real.is_real.unsqueeze(1).to(torch.uint8), sequences).squeeze(1).bool()
+        even_AE = torch.zeros_like(logits_AE, dtype=torch.promote_types(logits_AE.dtype, torch.float32))
+        even_AE[is_real_A] = even_preference(logits_AE[is_real_A])
+        return whole.own(even_AE, sequences)
+
+    def _limit(
+        self, weights_NE: Tensor, map_NE: Tensor, factor: float, sequences: int, real: RealTokens | None
+    ) -> tuple[Tensor, Tensor]:
         """Let an expert take so many times its even share of the microbatch; of this rank's tokens, where shapes are fixed."""
         c, whole = self.config, self._microbatch
         N, E = map_NE.shape
         if c.pad_expert_input_to_capacity:
-            capacity = math.ceil(N * c.router_topk / E * factor)
+            own = N if real is None else int(real.is_real.sum())
+            capacity = math.ceil(own * c.router_topk / E * factor)
             return keep_capacity(weights_NE, map_NE, capacity, policy=c.token_drop_policy, pads=True)
         weights_AE, map_AE = (whole.gather(each, sequences) for each in (weights_NE, map_NE.to(torch.uint8)))
-        capacity = math.ceil(len(map_AE) * c.router_topk / E * factor)
+        total = len(map_AE) if real is None else int(real.lengths.sum())
+        capacity = math.ceil(total * c.router_topk / E * factor)
         _, kept_AE = keep_capacity(weights_AE, map_AE.bool(), capacity, policy=c.token_drop_policy)
         kept_NE = whole.own(kept_AE, sequences)
         return weights_NE * kept_NE, kept_NE
+
+
+def _of_real(weights_NE: Tensor, map_NE: Tensor, real: RealTokens | None) -> tuple[Tensor, Tensor]:
+    """Return weights and map without those of tokens that only fill sequences up."""
+    if real is None:
+        return weights_NE, map_NE
+    is_real_N1 = real.is_real.unsqueeze(1)
+    return weights_NE.masked_fill(~is_real_N1, 0.0), map_NE & is_real_N1

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from primus.engine.model.linears import ColumnParallelLinear, RowParallelLinear
 from primus.engine.model.mlp import MLP
+from primus.engine.model.moe.real import RealTokens
 from primus.engine.model.parameter import Initial, Place, declare
 from primus.engine.parallel.sharding import Sharding
 
@@ -30,6 +31,6 @@ class GatedSharedExpert(MLP):
         sharding = Sharding(dim=None, sequence_parallel_grad=place.sequence_parallel)
         self.gate_weight = declare(place, (1, hidden), sharding, initial)
 
-    def forward(self, x_SBH: Tensor) -> tuple[Tensor, Tensor | None]:
-        y_SBH, bias = super().forward(x_SBH)
+    def forward(self, x_SBH: Tensor, real: RealTokens | None = None) -> tuple[Tensor, Tensor | None]:
+        y_SBH, bias = super().forward(x_SBH, real)
         return y_SBH * torch.sigmoid(x_SBH @ self.gate_weight.t()), bias

@@ -8,7 +8,6 @@ from itertools import chain, islice
 import numpy as np
 import pytest
 import torch
-
 from test_sft_samples import Letters
 
 from primus.engine.config import PackingConfig, SFTConfig
