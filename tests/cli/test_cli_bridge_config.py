@@ -199,6 +199,18 @@ def test_a_switch_that_is_gone_is_refused_with_its_successor(primus):
             "written by the tokenizer's chat template, or by dataset.dataset_kwargs.chat_template; leave it out.",
         ),
         (
+            ["dataset: {dataset_kwargs: {tool_schemas: '{bad'}}"],
+            "tool_schemas {bad (b.yaml:12 as dataset.dataset_kwargs.tool_schemas) must be a list of schemas, or text that",
+        ),
+        (
+            ["dataset: {dataset_name: gsm8k, dataset_root: hf}"],
+            "dataset.dataset_name gsm8k (b.yaml:12 as dataset.dataset_name) and dataset.dataset_root hf (b.yaml:12 as "
+            "dataset.dataset_root) both say where rows are: keep one of them.",
+        ),
+        (["dataset: {seed: -1}"], "dataset.seed -1 (b.yaml:12 as dataset.seed) must be at least 0."),
+        (["dataset: {max_train_samples: 0}"], "dataset.max_train_samples) must be at least 1; null takes all rows."),
+        (["dataset: {val_proportion: 1.5}"], "dataset.val_proportion) must be above 0 and below 1; do_validation"),
+        (
             ["apply_rope_fusion: true"],
             "apply_rope_fusion true (b.yaml:12) has no effect: performance hint",
         ),

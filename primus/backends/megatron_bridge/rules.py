@@ -1,6 +1,8 @@
 """Rules across what a recipe and its user say that Megatron's keys cannot state; `broken` is the name to use."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from primus.backends.megatron_bridge.container import GPTDatasetConfig
 from primus.backends.megatron_bridge.translate.raw import Raw
@@ -23,6 +25,7 @@ def broken(raw: Raw, stage: Value | None, flavor: str) -> Iterator[str]:
     if raw.at("dataset.seq_length") not in (None, raw.at("model.seq_length")):
         yield f"{raw.where('dataset.seq_length')} and {raw.where('model.seq_length')} differ: set seq_length, which is both."
     if has_rows:
+        yield from _rows(raw)
         yield from _packs(raw)
     else:
         yield from _documents(raw)
@@ -42,6 +45,36 @@ def _stage(stage: Value, flavor: str, *, has_rows: bool) -> Iterator[str]:
             f"stage {said} ({stage.source}) {_STAGES[said]}, but flavor {flavor} {_STAGES[meant]}: choose config: "
             f"{meant}_trainer.yaml, or a flavor that does so."
         )
+
+
+def _rows(raw: Raw) -> Iterator[str]:
+    name, root = "dataset.dataset_name", "dataset.dataset_root"
+    if all(raw.is_chosen(path) and raw.at(path) is not None for path in (name, root)):
+        yield f"{raw.where(name)} and {raw.where(root)} both say where rows are: keep one of them."
+    limits: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+        ("seed", lambda seed: seed >= 0, "at least 0"),
+        ("max_train_samples", lambda count: count >= 1, "at least 1; null takes all rows"),
+        ("val_proportion", lambda share: 0 < share < 1, "above 0 and below 1; do_validation: false sets no rows apart"),
+    )
+    for field, is_right, right in limits:
+        value = raw.at(f"dataset.{field}")
+        if value is not None and not is_right(value):
+            yield f"{raw.where(f'dataset.{field}')} must be {right}."
+    yield from _tools(raw)
+
+
+def _tools(raw: Raw) -> Iterator[str]:
+    given, path = (raw.at("dataset.dataset_kwargs") or {}).get("tool_schemas"), "dataset.dataset_kwargs.tool_schemas"
+    if isinstance(given, str) and not isinstance(_json(given), list):
+        yield f"{path} {show_value(given)} ({raw.source(path)}) must be a list of schemas, or text that is one in JSON."
+
+
+def _json(text: str) -> Any:
+    """Return what a text says in JSON; None if it says nothing in it."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
 
 
 def _packs(raw: Raw) -> Iterator[str]:
