@@ -71,7 +71,8 @@ class Routers:
     def notes(self) -> dict[str, float]:
         """Return means of the losses since the last call, without coefficients.
 
-        They are over microbatches, or tokens, and over layers (or of each). All ranks call it together. Layers that predict tokens further ahead are left out.
+        They are over microbatches, or tokens, and over layers (or of each). All ranks call it together. Layers that predict
+        tokens further ahead are left out.
         """
         for router in self._further:
             router.losses.sums.clear()
