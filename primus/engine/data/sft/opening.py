@@ -69,7 +69,7 @@ class Opener:
             log.info("%s: %d samples that were tokenised before, from %s", what, len(samples), self.folder)
             _tell(Tokens(*held), what)
             return Opened(Tokens(*held), None)
-        log.info("%s: tokenising %d rows, unless they lie in %s", what, len(samples), self.folder)
+        log.info("%s: %d rows, tokenised into %s if they are not there yet", what, len(samples), self.folder)
         tokens = tokenised(samples, self.folder, description, workers=self.rows.workers, progress=progress)
         if not prepares:
             _tell(tokens, what)

@@ -2,7 +2,10 @@
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +21,7 @@ from primus.cores import num_cores
 from primus.engine.data.cache import cached_arrays
 from primus.engine.data.sft.samples import Sample, Samples
 from primus.engine.lifeline import end_with_parent
-from primus.errors import InputError
+from primus.errors import InputError, RunError
 
 __all__ = ["CACHE_KEY", "NAMES", "Chunk", "Progress", "Tokens", "joined", "tokenised"]
 
@@ -27,6 +30,8 @@ CACHE_KEY = "dataset.dataset_kwargs.index_mapping_dir"
 NAMES = ("ids", "trained", "bounds", "lost")
 _CHUNK = 256
 """Rows that a process takes at once."""
+_FORKS = sys.platform.startswith("linux")
+"""A fork shares the index of the rows and starts in milliseconds."""
 
 Chunk = tuple[NDArray[np.int32], NDArray[np.bool_], NDArray[np.int64], NDArray[np.int32]]
 """Ids, which are trained, lengths and lost tokens of some samples."""
@@ -136,8 +141,16 @@ def _chunks(samples: Samples, workers: int) -> Iterator[Iterator[Chunk | InputEr
     if count <= 1:
         yield map(partial(_chunk, samples), starts)
         return
-    with get_context().Pool(count, _open_worker, (samples, os.getpid())) as pool:
-        yield pool.imap(_chunk_here, starts)
+    executor = ProcessPoolExecutor(count, get_context("fork" if _FORKS else "spawn"), _open_worker, (samples, os.getpid()))
+    try:
+        yield executor.map(_chunk_here, starts)
+    except BrokenProcessPool as error:
+        raise RunError(
+            "a process that tokenised rows was killed, perhaps for want of memory: give fewer of them "
+            "(dataset.packed_sequence_specs.num_tokenizer_workers; --workers of `primus data prepare`)"
+        ) from error
+    finally:
+        executor.shutdown(cancel_futures=True)
 
 
 _here: list[Samples] = []

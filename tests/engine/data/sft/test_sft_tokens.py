@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import resource
+import signal
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -19,7 +20,7 @@ from primus.engine.data.sft.opening import Opener
 from primus.engine.data.sft.rows import JsonLines
 from primus.engine.data.sft.samples import Samples
 from primus.engine.data.sft.tokens import tokenised
-from primus.errors import InputError
+from primus.errors import InputError, RunError
 
 
 def written(file: Path, rows: int = 30, size: int = 9) -> SFTConfig:
@@ -108,6 +109,14 @@ def test_a_row_that_is_no_sample_leaves_nothing_behind(tmp_path, monkeypatch, wo
     with pytest.raises(InputError, match=r"rows\.jsonl:31 has no field output"):
         opener(tmp_path, rows).open(JsonLines(Path(rows.train)), "training")
     assert not list((tmp_path / "packed").rglob("*.*"))
+
+
+def test_a_process_that_is_killed_is_told_of(tmp_path, monkeypatch):
+    monkeypatch.setattr(tokens_module, "_CHUNK", 4)
+    rows = replace(written(tmp_path / "rows.jsonl"), workers=2)
+    monkeypatch.setattr(Samples, "__getitem__", lambda self, number: os.kill(os.getpid(), signal.SIGKILL))
+    with pytest.raises(RunError, match="a process that tokenised rows was killed, perhaps for want of memory"):
+        opener(tmp_path, rows).open(JsonLines(Path(rows.train)), "training")
 
 
 def test_rows_of_a_file_larger_than_memory_are_tokenised(tmp_path):
