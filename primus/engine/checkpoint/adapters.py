@@ -40,8 +40,8 @@ def adapter_problems(
 def _only_adapters(folder: Path, saved: Mapping[str, Any], base: Mapping[str, Any]) -> str:
     scheme = saved["container"]["peft"]["scheme"]
     return (
-        f"{folder} holds only adapters (peft {scheme}, trained on {_name(base)}): set peft to go on with them, or make a whole "
-        "model with `primus checkpoint export-hf`"
+        f"{folder} holds only adapters (peft {scheme}, trained on {_name(base)}): set peft and give it as load to go on with "
+        "them, or make a whole model with `primus checkpoint export-hf`"
     )
 
 

@@ -93,7 +93,7 @@ REFUSED: list[tuple[str, int, dict[str, Any], str]] = [
         {"expert_model_parallel_size": 4},
         "the run has 2 processes, no multiple of expert_model_parallel_size 4 (exp.yaml:",
     ),
-    ("world-both", 2, {**EP2, "expert_tensor_parallel_size": 2}, " = 4: start 4, or change the degree"),
+    ("world-both", 2, {**EP2, "expert_tensor_parallel_size": 2}, " = 4: start 4 (--nproc-per-node), or change the degree"),
     ("world-one", 1, EP2, "the run has 1 process, no multiple of expert_model_parallel_size 2"),
     (
         "order",

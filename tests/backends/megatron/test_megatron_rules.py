@@ -27,7 +27,7 @@ CASES: list[tuple[dict[str, Any], int, str]] = [
     # ranks and batches
     ({"tensor_model_parallel_size": 2}, 3, "the run has 3 processes, no multiple of tensor_model_parallel_size 2"),
     ({"tensor_model_parallel_size": 2}, 3, "start 2 or 4"),
-    ({"tensor_model_parallel_size": 4}, 2, "start 4, or change the degree"),
+    ({"tensor_model_parallel_size": 4}, 2, "start 4 (--nproc-per-node), or change the degree"),
     ({"global_batch_size": 10, "micro_batch_size": 4}, 2, "global_batch_size 10"),
     ({"global_batch_size": 10, "micro_batch_size": 4}, 2, "micro_batch_size 4"),
     ({"global_batch_size": 10, "micro_batch_size": 4}, 2, "x data-parallel size 2 = 8: use 8 or 16"),

@@ -57,7 +57,8 @@ def world_is_divisible(p: Params) -> Problems:
     degrees = [p.where(key) for key in DEGREES if p[key] != 1]
     product = " x ".join(degrees) + (f" = {width}" if len(degrees) > 1 else "")
     processes = "1 process" if p.world_size == 1 else f"{p.world_size} processes"
-    yield f"the run has {processes}, no multiple of {product}: start {_nearest(p.world_size, width)}, or change the degree."
+    right = f"start {_nearest(p.world_size, width)} (--nproc-per-node), or change the degree"
+    yield f"the run has {processes}, no multiple of {product}: {right}."
 
 
 def batch_is_whole_microbatches(p: Params) -> Problems:

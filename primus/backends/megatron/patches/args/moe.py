@@ -139,7 +139,7 @@ def experts_divide_the_world(p: Params) -> Problems:
         processes = "1 process" if p.world_size == 1 else f"{p.world_size} processes"
         unit = math.lcm(unit, dense)
         nearest = or_list([n for n in (p.world_size // unit * unit, (p.world_size // unit + 1) * unit) if n])
-        yield f"the run has {processes}, no multiple of {product}: start {nearest}, or change the degree."
+        yield f"the run has {processes}, no multiple of {product}: start {nearest} (--nproc-per-node), or change the degree."
     elif p["use_tp_pp_dp_mapping"] and pipeline > 1 and p["expert_model_parallel_size"] > 1:
         yield (
             f"{p.where('use_tp_pp_dp_mapping')} with {product} needs as many ranks for the experts of a stage as for its dense "
