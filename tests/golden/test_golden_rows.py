@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from runs import train
+from ranks import run_ranks
+from runs import build_container, train, train_rank
 from test_golden_layouts import in_float64
 
 from primus.engine.config import ConfigContainer, PackingConfig, SFTConfig
 from primus.engine.data.sft.packing import pack
+from primus.engine.data.sft.samples import Sample, Samples
 
 KEYS = {"calculate_per_token_loss": True, "train_iters": 3, "global_batch_size": 4, "seq_length": 32}
 
@@ -74,3 +76,27 @@ def test_a_run_on_rows_goes_on_bitwise_with_loader_processes_too(rows: SFTConfig
     straight = losses(tmp_path, "straight", rows, **saved)
     step = {"load": str(tmp_path / "saved"), "ckpt_step": 3, "train_iters": 8, "eval_iters": 1, "eval_interval": 2}
     assert losses(tmp_path, "again", rows, num_workers=2, **step) == straight[3:]
+
+
+def test_one_rank_tokenises_rows_to_pack_and_the_next_run_none(rows: SFTConfig, tmp_path: Path) -> None:
+    config = in_float64(
+        build_container(tmp_path, "packed", 2, {**KEYS, "train_iters": 1, "global_batch_size": 2, "eval_iters": 0})
+    )
+    packed = replace(rows, packing=PackingConfig(size=32), do_validation=False, val_proportion=None)
+    config = replace(config, dataset=replace(config.dataset, sft=packed))
+    assert run_ranks(_tokenised, 2, config) == [24, 0]
+    assert run_ranks(_tokenised, 2, config) == [0, 0]
+
+
+def _tokenised(rank: int, config: ConfigContainer) -> int:
+    """Train as one of `run_ranks` and return how many rows this rank tokenised."""
+    made: list[int] = []
+    read = Samples.__getitem__
+
+    def counted(self: Samples, number: int) -> Sample:
+        made.append(number)
+        return read(self, number)
+
+    Samples.__getitem__ = counted  # type: ignore[method-assign]
+    train_rank(rank, config)
+    return len(made)
