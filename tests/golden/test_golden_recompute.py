@@ -106,8 +106,9 @@ def kept_bytes(folder: Path, name: str, keys: dict[str, Any], ranks: int = 1) ->
         loss.backward()
         return sum(sizes.values())
 
-    sizes = {**MODEL, "num_layers": 6, "seq_length": 256, "max_position_embeddings": 256, "hidden_dropout": 0.0}
-    config = build_container(folder, name, ranks, {**sizes, "attention_dropout": 0.0, **keys})
+    # With heads of 16 channels 256 positions are few enough for probabilities to be kept.
+    sizes = {**MODEL, "num_layers": 6, "kv_channels": 16, "seq_length": 256, "max_position_embeddings": 256}
+    config = build_container(folder, name, ranks, {**sizes, "hidden_dropout": 0.0, "attention_dropout": 0.0, **keys})
     return int(run_ranks(measure, ranks, config)[0])
 
 
