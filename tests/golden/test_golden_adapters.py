@@ -1,5 +1,6 @@
 """Runs with adapters save these alone, resume bitwise, go on in another layout, and know the base that they belong to."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +12,7 @@ from hf_runs import RECORDED, hf_container, losses
 from ranks import run_ranks
 from runs import logged_rank, train_rank
 from safetensors.torch import load_file, save_file
+from test_golden_layouts import in_float64
 
 from primus.engine.checkpoint.fingerprint import fingerprint
 from primus.engine.checkpoint.load import open_checkpoint
@@ -19,6 +21,9 @@ from primus.engine.parallel.mesh import single_mesh
 from primus.engine.parallel.sharding import Chunk, Shards
 
 LORA = PEFTConfig(dim=4, alpha=8.0)
+DORA = replace(LORA, scheme="dora")
+CANONICAL = replace(LORA, scheme="canonical_lora", target_modules=("linear_q", "linear_v", "linear_fc1_up", "linear_fc2"))
+ZERO3 = {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads_params"}
 
 
 def run(folder: Path, name: str, *, ranks: int = 1, peft: PEFTConfig = LORA, **keys: Any) -> ConfigContainer:
@@ -31,24 +36,42 @@ def loading(config: ConfigContainer, **changes: Any) -> ConfigContainer:
     return replace(config, checkpoint=replace(config.checkpoint, **changes))
 
 
-@pytest.mark.parametrize(
-    ("peft", "layout"),
-    [
-        (LORA, {"tensor_model_parallel_size": 2}),
-        (replace(LORA, scheme="dora"), {"pipeline_model_parallel_size": 2, "use_distributed_optimizer": True}),
-        (
-            replace(LORA, scheme="canonical_lora", target_modules=("linear_q", "linear_v", "linear_fc1_up", "linear_fc2")),
-            {"use_distributed_optimizer": True},
-        ),
-    ],
-)
-def test_a_run_goes_on_bitwise_and_in_any_layout(peft: PEFTConfig, layout: dict[str, Any], tmp_path: Path) -> None:
-    config = run(tmp_path, "straight", peft=peft)
-    straight = losses(config, 1)
-    step = {"load": str(tmp_path / "straight" / "saved"), "ckpt_step": 2}
-    assert losses(loading(run(tmp_path, "same", peft=peft), **step), 1) == straight[2:]
-    other = loading(run(tmp_path, "other", peft=peft, ranks=2, **layout), **step)
-    assert losses(other, 2) == pytest.approx(straight[2:], rel=2e-5)
+CASES: dict[str, tuple[PEFTConfig, dict[str, Any], dict[str, Any]]] = {
+    "one process, dp2": (LORA, {}, {"use_distributed_optimizer": True}),
+    "tp2, pp2": (LORA, {"tensor_model_parallel_size": 2}, {"pipeline_model_parallel_size": 2}),
+    "fsdp2, one process": (LORA, {"use_torch_fsdp2": True}, {}),
+    # One of the ranks holds nothing of the weights that have an adapter.
+    "zero3, pp2": (replace(DORA, target_modules=("*.layers.1.*.linear_qkv",)), ZERO3, {"pipeline_model_parallel_size": 2}),
+    "torch, one process": (CANONICAL, {"ckpt_format": "torch", "use_distributed_optimizer": True}, {"ckpt_format": "torch"}),
+}
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Callable[[PEFTConfig], list[float]]:
+    """Return the losses of one process that never stops."""
+    known: dict[PEFTConfig, list[float]] = {}
+
+    def of(peft: PEFTConfig) -> list[float]:
+        if peft not in known:
+            known[peft] = losses(in_float64(run(tmp_path_factory.mktemp("straight"), "run", peft=peft, save=None)), 1)
+        return known[peft]
+
+    return of
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_goes_on_bitwise_and_in_any_layout(case: str, straight: Any, tmp_path: Path) -> None:
+    peft, saving, other = CASES[case]
+
+    def trained(name: str, layout: dict[str, Any], **changes: Any) -> list[float]:
+        ranks = 2 if layout.keys() - {"ckpt_format"} else 1
+        config = loading(in_float64(run(tmp_path, name, peft=peft, ranks=ranks, **layout)), **changes)
+        return losses(config, ranks)
+
+    whole, step = trained("whole", saving), {"load": str(tmp_path / "whole" / "saved"), "ckpt_step": 2, "save": None}
+    assert whole == pytest.approx(straight(peft), rel=1e-12)
+    assert trained("same", saving, **step) == whole[2:]
+    assert trained("other", other, **step) == pytest.approx(whole[2:], rel=1e-12)
 
 
 def test_a_checkpoint_holds_adapters_alone(tmp_path: Path) -> None:

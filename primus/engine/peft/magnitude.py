@@ -23,15 +23,17 @@ def set_magnitudes(chunks: Sequence[nn.Module], weights: Mapping[str, Shards], m
 
     All ranks call it; those of a stage have the same linears.
     """
-    rows = {
-        name: global_shape(module.adapter.weight_magnitude.shape, sharding_of(module.adapter.weight_magnitude), mesh)[0]
+    found = {
+        name: module.adapter.weight_magnitude
         for chunk in chunks
         for name, module in chunk.named_modules()
         if isinstance(module, AdaptedLinear) and isinstance(module.adapter, LoRA) and module.adapter.has_magnitude
     }
-    if not rows:
+    if not found:
         return
-    norms = _row_norms(rows, weights, mesh)
+    rows = {name: global_shape(each.shape, sharding_of(each), mesh)[0] for name, each in found.items()}
+    # A rank that holds nothing of the weights adds in the same dtype as the others.
+    norms = _row_norms(rows, weights, mesh, next(iter(found.values())).dtype)
     for name, norm in zip(rows, norms.split(list(rows.values())), strict=True):
         magnitudes = weights.get(f"{name}.adapter.weight_magnitude")
         for chunk in () if magnitudes is None else magnitudes.chunks:
@@ -39,14 +41,12 @@ def set_magnitudes(chunks: Sequence[nn.Module], weights: Mapping[str, Shards], m
             chunk.data.copy_(norm[first : first + len(chunk.data)])
 
 
-def _row_norms(rows: Mapping[str, int], weights: Mapping[str, Shards], mesh: Mesh) -> Tensor:
+def _row_norms(rows: Mapping[str, int], weights: Mapping[str, Shards], mesh: Mesh, dtype: torch.dtype) -> Tensor:
     """Return the norms of the rows of all named weights, one after the other.
 
     Ranks may hold parts of a row or the same row; counted elements tell how many times a row is in the sum.
     """
-    held = [weights[f"{name}.weight"] for name in rows if f"{name}.weight" in weights]
-    wide = torch.promote_types(held[0].dtype if held else torch.float32, torch.float32)
-    sums = torch.zeros(2, sum(rows.values()), dtype=wide, device=mesh.device)
+    sums = torch.zeros(2, sum(rows.values()), dtype=dtype, device=mesh.device)
     start = 0
     for name, count in rows.items():
         shards = weights.get(f"{name}.weight")
