@@ -33,5 +33,8 @@ def evaluate(stages: Stages, batches: Iterator[Batch], *, num_microbatches: int,
         all_reduce_(sums, group)
     loss, tokens = sums.tolist()
     if tokens == 0:
-        raise RunError("evaluation met no token with a loss; check eod_mask_loss and the validation data")
+        raise RunError(
+            "evaluation met no token with a loss: look at the validation data; eod_mask_loss takes tokens out, and rows that "
+            "are cut to seq_length may lose their answer"
+        )
     return float(loss / tokens)

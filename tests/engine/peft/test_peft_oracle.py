@@ -10,7 +10,7 @@ from torch import nn
 from primus.engine.checkpoint.hf.read import model_in
 from primus.engine.checkpoint.hf.weights import HFWeights
 from primus.engine.config import PEFTConfig
-from primus.engine.config.peft import DEFAULT_TARGETS
+from primus.engine.config.peft import DEFAULT_TARGETS, InitMethod
 from primus.engine.kernels.low_rank import merged
 from primus.engine.model.builder import build_model, model_place
 from primus.engine.model.gpt import GPTModel
@@ -19,7 +19,7 @@ from primus.engine.model.parameter import normal
 from primus.engine.parallel.mesh import single_mesh
 from primus.engine.parallel.random import RandomStreams
 from primus.engine.parallel.sharding import global_parameters, weight_shards
-from primus.engine.peft.adapter import LoRA, division_of
+from primus.engine.peft.adapter import LoRA, division_of, initial_rule
 from primus.engine.peft.apply import apply_peft, without_adapters
 from primus.engine.peft.linears import adapted, magnitude_sharding
 
@@ -158,3 +158,20 @@ def test_a_length_moves_in_small_steps_in_half_precision() -> None:
 
 def streams_of_one() -> RandomStreams:
     return RandomStreams(1, single_mesh().coordinates)
+
+
+@pytest.mark.parametrize(
+    ("method", "spread", "most"),
+    [
+        ("xavier", (2 / (50 + 4000)) ** 0.5, float("inf")),
+        ("kaiming", (1 / (3 * 4000)) ** 0.5, 4000**-0.5),
+        ("normal", 0.2, float("inf")),
+        ("zero", 0.0, 0.0),
+    ],
+)
+def test_a_matrix_begins_as_its_method_says(method: InitMethod, spread: float, most: float) -> None:
+    whole = torch.empty(50, 4000)
+    initial_rule(method)(whole, torch.Generator().manual_seed(1))
+    assert whole.std().item() == pytest.approx(spread, rel=0.01)
+    assert abs(whole.mean().item()) <= spread / 50
+    assert whole.abs().max() <= most

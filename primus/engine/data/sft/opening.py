@@ -23,7 +23,7 @@ __all__ = ["Opened", "Opener"]
 
 log = logging.getLogger(__name__)
 
-_VERSION = 1
+_VERSION = 2
 """Raised when equal rows become other tokens or packs."""
 
 

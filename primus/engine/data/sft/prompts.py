@@ -75,7 +75,7 @@ class PromptReader:
                     before.append(tokenizer.tokenize(text))
                 blank = " " if piece != text and self._keeps_blanks else ""
                 continue
-            ids = tokenizer.tokenize(blank + fields[piece].strip())
+            ids = tokenizer.tokenize(blank + fields[piece].strip(" "))
             if number == len(self._pieces) - 2:
                 return self._ended(before, cut_first, ids, name)
             if piece in self._cut_first:

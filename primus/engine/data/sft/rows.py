@@ -58,13 +58,16 @@ class JsonLines:
         self._starts, self._lines = np.frombuffer(starts, np.int64), np.frombuffer(lines, np.int64)
         self._map: mmap.mmap | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A map does not go from process to process: whoever reads opens one."""
+        return {**vars(self), "_map": None}
+
     def __len__(self) -> int:
         return len(self._starts)
 
     def __getitem__(self, number: int) -> Row:
         """Return a row; InputError if the line is no JSON map."""
         if self._map is None:
-            # Opened by whoever reads: a map does not go from process to process.
             with self._file.open("rb") as stream:
                 self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         self._map.seek(int(self._starts[number]))

@@ -1,6 +1,7 @@
 """Rows to tokens: what is trained, what is cut, what is refused."""
 
 import json
+import pickle
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +49,7 @@ def sample(row, *, length=100, tokenizer=None, **config):
 
 def test_the_answer_and_its_end_are_trained_and_nothing_else():
     assert sample({"input": " ab ", "output": "cd "}) == ("ab cd\0", "__xxxx")
+    assert sample({"input": "ab", "output": "\n\tc\n"}) == ("ab \n\tc\n\0", "__xxxxxx"), "what code is made of stays"
     assert sample({"input": "ab", "output": "cd"}, loss_on="all") == ("ab cd\0", "xxxxxx")
     assert sample({"input": "ab", "output": "cd"}, prompt_format=PromptConfig(add_eos=False)) == ("ab cd", "__xxx")
 
@@ -143,6 +145,7 @@ def test_lines_are_read_where_they_lie(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"a": 1}\n\n{"a": 2}\n[1]\n{\n')
     rows = JsonLines(tmp_path / "a.jsonl")
     assert [rows[0], rows[1]] == [{"a": 1}, {"a": 2}]
+    assert pickle.loads(pickle.dumps(rows))[1] == {"a": 2}, "processes that are not forked get a copy"
     with pytest.raises(InputError, match=r"a\.jsonl:4 is no map of fields"):
         rows[2]
     with pytest.raises(InputError, match=r"a\.jsonl:5 is not JSON"):
