@@ -89,21 +89,26 @@ class Workers:
 
     def stream(self, numbers: Callable[[], Iterator[list[int]]]) -> Iterator[Made]:
         """Yield the microbatches of these numbers; InputError if one cannot be made. A second stream ends the first."""
-        self._numbers.source = numbers
-        for made in self._start():
+        for made in self._start(numbers):
             if isinstance(made, InputError):
                 break
             yield made
         else:
             return
-        # The processes end here: a traceback would keep them, and torch waits five seconds for each that a collector finds.
+        # The processes end here: a traceback would keep them.
         self._loader._iterator = None
         raise made
 
-    def _start(self) -> Iterator[Made | InputError]:
-        """Start the loader, and its workers if they are not there."""
-        with _signals_held():
-            return iter(self._loader)
+    def _start(self, numbers: Callable[[], Iterator[list[int]]] | None = None) -> Iterator[Made | InputError]:
+        """Start the loader on these numbers, and its workers if they are not there."""
+        self._numbers.source = numbers
+        try:
+            with _signals_held():
+                return iter(self._loader)
+        finally:
+            # Whoever asks may own these workers: a ring of references would keep the processes until a collector finds them,
+            # and then torch waits five seconds for each.
+            self._numbers.source = None
 
 
 def _as_it_is(made: Made | InputError) -> Made | InputError:

@@ -117,6 +117,7 @@ def test_workers_give_the_same_batches_and_survive_the_groups_signals(monkeypatc
     assert found + texts(stream, 35) == expected
     assert all(worker.is_alive() for worker in workers)
     del stream
+    assert not workers & set(multiprocessing.active_children()), "they outlive what they work for"
 
 
 def test_more_workers_than_cores_are_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
