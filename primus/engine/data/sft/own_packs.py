@@ -97,5 +97,5 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
             leaves |= _flat(value, f"{prefix}{name}.")
         else:
             is_long = isinstance(value, str) and len(value) > _SHOWN
-            leaves[prefix + name] = f"{value[:_SHOWN]!r}... ({xxhash.xxh3_64_hexdigest(value)})" if is_long else value
+            leaves[prefix + name] = f"{value[:_SHOWN]!r}... ({xxhash.xxh3_64_hexdigest(value.encode())})" if is_long else value
     return leaves

@@ -143,6 +143,10 @@ def test_a_run_refuses_packs_that_something_else_decided(packed, tmp_path):
     assert "loss_on is answers there and all here" in refusal(tmp_path, replace(packed, loss_on="all"))
     template = replace(packed.prompt_format, template="Q: {input}\nA: {output}")
     assert "prompt_format.template is None there and Q: {input}" in refusal(tmp_path, replace(packed, prompt_format=template))
+    long = replace(packed.prompt_format, template="Q: {input}\n" + 60 * "-" + "\nA: {output}")
+    assert r"prompt_format.template is None there and 'Q: {input}\n---" in refusal(
+        tmp_path, replace(packed, prompt_format=long)
+    )
     assert "tokenizer.vocab_size is 256 there and 300 here" in refusal(tmp_path, packed, letters=300)
     assert "packing.multiple is 1 there and 4 here" in refusal(tmp_path, packed, context_parallel_size=2)
 
