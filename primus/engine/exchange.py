@@ -40,7 +40,8 @@ def main(arguments: list[str]) -> int:
 
 def _move(options: argparse.Namespace) -> None:
     from primus.engine.checkpoint.hf.exchange import export_hf, import_hf
-    from primus.engine.checkpoint.hf.peft_format import export_peft, import_peft
+    from primus.engine.checkpoint.hf.peft_export import export_peft
+    from primus.engine.checkpoint.hf.peft_import import import_peft
 
     match options.verb:
         case "import":

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from primus.engine.checkpoint.hf.exchange import export_hf
 from primus.engine.checkpoint.hf.new_folder import new_folder
-from primus.engine.checkpoint.hf.peft_format import export_peft, import_peft
+from primus.engine.checkpoint.hf.peft_export import export_peft
+from primus.engine.checkpoint.hf.peft_import import import_peft
 from primus.engine.checkpoint.load import open_checkpoint
 from primus.engine.checkpoint.merged import whole
 from primus.engine.config import ConfigContainer, PEFTConfig, serialize
@@ -24,12 +25,19 @@ from primus.engine.parallel.mesh import single_mesh
 from primus.engine.train.sample import sample_run
 from primus.errors import InputError
 
-# The library's own, of a name that transformers gave up.
-pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+pytestmark = [
+    # The library's own, of a name that transformers gave up.
+    pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning"),
+    # It looks for these among modules only, and gives parameters their rank all the same.
+    pytest.mark.filterwarnings("ignore:The following rank_pattern keys did not match any targeted module:RuntimeWarning"),
+]
 LORA = PEFTConfig(dim=4, alpha=8.0)
 CANONICAL = replace(LORA, scheme="canonical_lora", target_modules=("linear_q", "linear_v", "linear_fc1_up", "linear_proj"))
 DORA = replace(LORA, scheme="dora")
 LAYER = replace(LORA, target_modules=("*.layers.1.*.linear_qkv", "linear_fc2"))
+OWN = replace(LORA, share_expert_adapters=False)
+NORMALIZED = replace(OWN, normalize_moe_lora=True, target_modules=("linear_proj", "*.layers.1.*.linear_fc1", "linear_fc2"))
+PARTS_AND_EXPERTS = replace(OWN, scheme="canonical_lora", target_modules=("linear_q", "linear_v", "*.experts.*"))
 
 
 def trained(folder: Path, name: str, peft: PEFTConfig, ranks: int = 1, **layout: Any) -> Path:
@@ -58,7 +66,11 @@ def adapters(checkpoint: Path) -> dict[str, Tensor]:
         ("qwen2", CANONICAL, 2, {"pipeline_model_parallel_size": 2}),
         ("qwen3", DORA, 1, {}),
         ("llama", LAYER, 1, {}),
-        ("deepseek_v3", replace(LORA, target_modules=("linear_kv_up_proj", "linear_q_down_proj")), 1, {}),
+        ("qwen3_moe", LORA, 2, {"expert_model_parallel_size": 2}),
+        ("mixtral", PARTS_AND_EXPERTS, 1, {}),
+        ("gpt_oss", NORMALIZED, 1, {}),
+        # The library takes dense layers and shared experts of such a model for parameters, too.
+        ("deepseek_v3", replace(LORA, target_modules=()), 1, {}),
     ],
 )
 def test_adapters_leave_and_come_back(name: str, peft: PEFTConfig, ranks: int, layout: dict[str, Any], tmp_path: Path) -> None:
@@ -85,30 +97,23 @@ def test_adapters_leave_and_come_back(name: str, peft: PEFTConfig, ranks: int, l
     assert all(torch.equal(ours[key], back[key]) for key in ours)
     said = json.loads((tmp_path / "back" / "peft.json").read_text())
     assert (said["scheme"], said["dim"], said["alpha"]) == (peft.scheme, 4, 8.0)
+    of_experts = {field: getattr(peft, field) for field in ("share_expert_adapters", "normalize_moe_lora")}
+    assert {field: said[field] for field in of_experts} == of_experts
 
 
 def test_imported_adapters_are_where_a_run_starts(tmp_path: Path) -> None:
-    """With a rate of zero it saves what came in, though what it says of its targets is spelled otherwise."""
-    saved = trained(tmp_path, "qwen2", CANONICAL)
+    """With a rate of zero it saves what came in, in any layout and though what it says of its targets is spelled otherwise."""
+    saved = trained(tmp_path, "mixtral", PARTS_AND_EXPERTS)
     with new_folder(tmp_path / "peft") as folder:
         export_peft(saved, folder)
     with new_folder(tmp_path / "ckpt") as folder:
-        import_peft(tmp_path / "peft", RECORDED / "qwen2", folder)
+        import_peft(tmp_path / "peft", RECORDED / "mixtral", folder)
     said = json.loads((tmp_path / "ckpt" / "peft.json").read_text())
-    peft = replace(CANONICAL, target_modules=tuple(said["target_modules"]))
-    config = hf_container(
-        tmp_path,
-        RECORDED / "qwen2",
-        1,
-        "again",
-        train_iters=1,
-        lr=0.0,
-        min_lr=0.0,
-        save=str(tmp_path / "kept"),
-        save_interval=1,
-    )
+    peft = replace(PARTS_AND_EXPERTS, target_modules=tuple(said["target_modules"]))
+    rate = {"train_iters": 1, "lr": 0.0, "min_lr": 0.0, "save": str(tmp_path / "kept"), "save_interval": 1}
+    config = hf_container(tmp_path, RECORDED / "mixtral", 2, "again", expert_model_parallel_size=2, **rate)
     checkpoint = replace(config.checkpoint, load=str(tmp_path / "ckpt"))
-    run_ranks(train_rank, 1, replace(config, peft=peft, checkpoint=checkpoint))
+    run_ranks(train_rank, 2, replace(config, peft=peft, checkpoint=checkpoint))
     before, after = adapters(saved / "iter_0000002"), adapters(tmp_path / "kept" / "iter_0000001")
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -152,17 +157,14 @@ def test_a_merge_with_another_base_is_refused(tmp_path: Path) -> None:
     assert load_file(tmp_path / "out" / "model.safetensors").keys() == tensors.keys()
 
 
-def test_adapters_of_experts_are_merged_and_not_exported(tmp_path: Path) -> None:
-    from transformers import AutoModelForCausalLM
-
-    saved = trained(tmp_path, "qwen3_moe", LORA)
-    with pytest.raises(InputError, match=r"no adapters of decoder\.layers\..*experts.*export-hf` merges"):
+def test_what_the_library_cannot_say_of_experts_is_refused(tmp_path: Path) -> None:
+    """It has no DoRA of parameters, and adapts dense layers and shared experts of a model with experts as such."""
+    dense = replace(DORA, target_modules=("*.layers.0.mlp.linear_fc2", "linear_proj"))
+    saved = trained(tmp_path, "deepseek_v3", dense)
+    with pytest.raises(
+        InputError, match=r"adapts mlp\.down_proj\.weight as parameters, which have no DoRA there; .*export-hf` merges"
+    ):
         export_peft(saved, tmp_path)
-    with new_folder(tmp_path / "merged") as folder:
-        export_hf(saved, folder)
-    base = logits(AutoModelForCausalLM.from_pretrained(RECORDED / "qwen3_moe", dtype=torch.float32))
-    merged = logits(AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32))
-    assert (merged - base).abs().max() > 1e-3
 
 
 DOWN = "base_model.model.model.layers.0.mlp.down_proj"
@@ -203,6 +205,41 @@ ODD: dict[str, tuple[dict[str, Any], dict[str, Tensor | None], str]] = {
         "no factors of adapters: base",
     ),
 }
+
+
+EXPERTS = "base_model.model.model.layers.0.mlp.experts"
+STACKS = {"target_modules": [], "target_parameters": ["mlp.experts.down_proj"], "r": 2, "lora_alpha": 4}
+PAIR = {f"{EXPERTS}.lora_A.weight": torch.zeros(16, 24), f"{EXPERTS}.lora_B.weight": torch.zeros(32, 16)}
+"""Of rank 2 for the last matrices of 8 experts."""
+ODD_EXPERTS: dict[str, tuple[dict[str, Any], dict[str, Tensor], str]] = {
+    "single": (
+        {**STACKS, "target_modules": ["gate_proj"]},
+        {f"{EXPERTS}.3.gate_proj.lora_{one}.weight": torch.zeros(2, 32) for one in "AB"},
+        r"share one lora_A, as in the stacks .* each their own: model\.layers\.0\.mlp\.experts\.3\.gate_proj",
+    ),
+    "not named": ({**STACKS, "target_parameters": None}, PAIR, "no linears that can be adapted here called model"),
+    "rank": ({**STACKS, "r": 4}, PAIR, r"another rank than r, 4, of adapter_config.json: model\.layers\.0\.mlp\.experts"),
+    "pattern": (
+        {**STACKS, "r": 16, "rank_pattern": {"experts.down_proj": 2}},
+        PAIR,
+        r"rank_pattern gives decoder\.layers\.0\.mlp\.experts\.linear_fc2 the rank 2; .* r, 16, or all experts r / 2",
+    ),
+    "size": (
+        STACKS,
+        {**PAIR, f"{EXPERTS}.lora_B.weight": torch.zeros(33, 16)},
+        r"of another size than the model in .*: model\.layers\.0\.mlp\.experts",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ODD_EXPERTS)
+def test_what_adapters_of_experts_cannot_be_is_refused(case: str, tmp_path: Path) -> None:
+    entries, tensors, said = ODD_EXPERTS[case]
+    content = json.loads((RECORDED / "lora_llama" / "adapter_config.json").read_text())
+    (tmp_path / "adapter_config.json").write_text(json.dumps({**content, **entries}))
+    save_file(tensors, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(InputError, match=said):
+        import_peft(tmp_path, RECORDED / "qwen3_moe", tmp_path)
 
 
 @pytest.mark.parametrize("case", ODD)

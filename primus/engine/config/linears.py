@@ -5,7 +5,7 @@ and up. Canonical LoRA names the parts, the other schemes the linears.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from primus.engine.config.model import GATED_ACTIVATIONS, ModelConfig
@@ -56,14 +56,16 @@ def targets(peft: PEFTConfig, model: ModelConfig) -> Targets:
     spelled = list(_spelled(peft, model))
     if not peft.target_modules:
         return _all_but(peft, spelled)
-    problems, found = [], dict[str, list[str]]()
+    problems, found, named = [], dict[str, list[str]](), set[str]()
     for entry in peft.target_modules:
         pattern = _pattern(entry, canonical=peft.scheme == "canonical_lora")
-        hits = [(linear, part) for linear, part, name in spelled if pattern is not None and pattern(name)]
+        hits = [each for each in spelled if pattern is not None and pattern(each[2])]
         if not hits:
             problems.append(_names_nothing(entry, peft, sorted({_last(name) for _, _, name in spelled})))
-        for linear, part in hits:
+        for linear, part, name in hits:
             found.setdefault(linear, []).append(part)
+            named.add(name)
+    problems += _half_named("target_modules", found, named, spelled)
     return Targets(parts={linear: _ordered(parts) for linear, parts in found.items()}, problems=tuple(problems))
 
 
@@ -147,14 +149,23 @@ def _spelled(peft: PEFTConfig, model: ModelConfig) -> Iterator[tuple[str, str, s
             yield linear, "" if ".experts." in linear else part, f"{prefix}.{SPELLED[part]}"
 
 
-def _all_but(peft: PEFTConfig, spelled: Iterable[tuple[str, str, str]]) -> Targets:
+def _all_but(peft: PEFTConfig, spelled: Sequence[tuple[str, str, str]]) -> Targets:
     excluded = [_pattern(entry, canonical=peft.scheme == "canonical_lora") for entry in peft.exclude_modules]
+    kept = [each for each in spelled if not any(pattern is not None and pattern(each[2]) for pattern in excluded)]
     found: dict[str, list[str]] = {}
-    for linear, part, name in spelled:
-        if not any(pattern is not None and pattern(name) for pattern in excluded):
-            found.setdefault(linear, []).append(part)
-    problems = () if found else ("exclude_modules leaves no linear to adapt; take one out",)
-    return Targets(parts={linear: _ordered(parts) for linear, parts in found.items()}, problems=problems)
+    for linear, part, _ in kept:
+        found.setdefault(linear, []).append(part)
+    problems = [] if found else ["exclude_modules leaves no linear to adapt; take one out"]
+    problems += _half_named("exclude_modules", found, {name for _, _, name in kept}, spelled)
+    return Targets(parts={linear: _ordered(parts) for linear, parts in found.items()}, problems=tuple(problems))
+
+
+def _half_named(field: str, found: Mapping[str, object], named: set[str], spelled: Iterable[tuple[str, str, str]]) -> list[str]:
+    """Return the problem of a gate of experts that is named without what it gates, or the other way round."""
+    halves = [(linear, name) for linear, part, name in spelled if ".experts." in linear and not part and linear in found]
+    left = sorted({_last(name) for _, name in halves if name not in named})
+    both = " and ".join(SPELLED[part] for part in PARTS["linear_fc1"])
+    return [f"{field}: gate and up of experts share one adapter: name both {both} of them, or neither"] if left else []
 
 
 class _Pattern:

@@ -69,6 +69,17 @@ def test_canonical_lora_names_parts_of_linears() -> None:
 
 
 @pytest.mark.parametrize(
+    ("field", "entries"), [("target_modules", ("linear_v", "up_proj")), ("exclude_modules", ("*.experts.linear_fc1_gate",))]
+)
+def test_half_of_the_first_linear_of_experts_is_a_problem(field: str, entries: tuple[str, ...]) -> None:
+    peft = PEFTConfig(scheme="canonical_lora", **{"target_modules": (), field: entries})  # type: ignore[arg-type]
+    (problem,) = targets(peft, MODELS["moe"]).problems
+    assert problem.startswith(f"{field}: gate and up of experts share one adapter: name both linear_fc1_gate and linear_fc1_up")
+    both = replace(peft, **{field: (*entries, "*.linear_fc1_gate", "*.linear_fc1_up")})
+    assert not targets(both, MODELS["moe"]).problems
+
+
+@pytest.mark.parametrize(
     ("scheme", "entry", "hint"),
     [
         ("lora", "linear_qvk", "the model has linear_fc1, linear_fc2, linear_proj, linear_qkv"),

@@ -13,4 +13,7 @@
 - `new_folder.py`: all or nothing
 - `original.py`: the folder that weights once came from
 - `exchange.py`: `import_hf` and `export_hf`
+- `peft_export.py`, `peft_import.py`: `export_peft` and `import_peft`
+- `peft_modules.py`: what the peft library adapts, by our linears
+- `peft_folder.py`: a folder of the peft library
 """

@@ -29,10 +29,8 @@ _ONLY: Mapping[str, tuple[Any, ...]] = {
     "bias": ("none",),
     "fan_in_fan_out": (False,),
     "modules_to_save": ([],),
-    "rank_pattern": ({},),
     "alpha_pattern": ({},),
     "use_qalora": (False,),
-    "target_parameters": ([],),
     "trainable_token_indices": ([],),
     "layer_replication": ([],),
     # Others begin by changing the weights that they adapt.
@@ -70,7 +68,7 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
 
 
 def read_factors(folder: Path, config: Mapping[str, Any]) -> dict[str, Factors]:
-    """Return the factors of each module; InputError unless each has all, of the rank that the configuration says."""
+    """Return the factors of each module; InputError unless each has all that the configuration says."""
     file = folder / f"{STEM}.safetensors"
     try:
         tensors = load_file(file)
@@ -90,8 +88,4 @@ def read_factors(folder: Path, config: Mapping[str, Any]) -> dict[str, Factors]:
     odd = [module for module, factors in found.items() if factors.keys() != wanted]
     if odd:
         raise InputError(f"{file}: each module needs {', '.join(sorted(wanted))}, and these have others: {listed(odd)}")
-    rank = config["r"]
-    other = [module for module, factors in found.items() if {len(factors["lora_A"]), factors["lora_B"].shape[-1]} != {rank}]
-    if other:
-        raise InputError(f"{file}: adapters have another rank than r, {rank}, of {ADAPTER_CONFIG}: {listed(other)}")
     return found
