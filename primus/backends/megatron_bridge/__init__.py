@@ -3,7 +3,7 @@
 - `container/`: what a recipe returns, under Megatron-Bridge's names
 - `recipes/`: the recipes, a module a family
 - `keys.py`: the documented keys
-- `argument_builder.py`, `dataset_arguments.py`: words before they meet a recipe
+- `argument_builder.py`, `dataset_arguments.py`, `words.py`: words before they meet a recipe
 - `config_utils.py`: words merged into what a recipe returns; `settings.py` reads single ones, `routes.py` says where each
   goes, `assignment.py` puts it there, `consequences.py` says what gives way to it
 - `translate/`: a container as flat Megatron keys and what has none; `rules.py`: what those keys cannot state

@@ -53,7 +53,7 @@ class MegatronBridgeBuilder:
         given = merged(self._module.nodes)
         raw = Raw(config=given.config, sources=given.sources, recipe=str(self._module.params["recipe"].value))
         problems: list[str] = []
-        notices: list[str] = []
+        notices: list[str] = list(given.notices)
         peft = adapters(raw, problems, notices)
         data = given.config.dataset
         has_rows = not isinstance(data, GPTDatasetConfig)

@@ -21,11 +21,21 @@ from primus.backends.megatron_bridge.argument_builder import plain_arguments
 from primus.backends.megatron_bridge.assignment import Fault, assign, field_names
 from primus.backends.megatron_bridge.consequences import draw_consequences
 from primus.backends.megatron_bridge.container import ConfigContainer, GPTDatasetConfig
-from primus.backends.megatron_bridge.dataset_arguments import FILES, LISTS, normalise_dataset_arguments
 from primus.backends.megatron_bridge.keys import KEYS as ROWS
 from primus.backends.megatron_bridge.recipes import arguments_of, built, find_flavor
 from primus.backends.megatron_bridge.routes import ARGUMENTS_ONLY, RUNTIME
-from primus.backends.megatron_bridge.settings import Setting, apply, defers, expand_precision, flat_key, leaves, nested, where
+from primus.backends.megatron_bridge.settings import (
+    Setting,
+    apply,
+    beaten,
+    defers,
+    expand_precision,
+    flat_key,
+    leaves,
+    nested,
+    where,
+)
+from primus.backends.megatron_bridge.words import node_of, normalised
 from primus.core.experiment import Value
 from primus.core.experiment.value import Node, Tree, flat, plain
 from primus.core.keys import check_values, show_value
@@ -50,18 +60,21 @@ class Merged:
     """Where each field was decided, by its dotted path, with the word for it: `exp.yaml:14 as finetune_lr`."""
     direct: dict[str, Value]
     """Flat Megatron keys without a field in the container, typed."""
+    notices: tuple[str, ...]
+    """What the user said to no effect."""
 
 
 def load_recipe_config(backend_args: Mapping[str, Any] | Namespace | SimpleNamespace) -> ConfigContainer:
     """Return the container of `recipe` and `flavor` with all other arguments merged into it.
 
     ConfigError lists what is not known, has another type, or is asked of a flavor that does not take it. A text for `model` is
-    the name of the preset that the arguments come from.
+    the name of the preset that the arguments come from, and `framework` says whose they are.
     """
     arguments = plain_arguments(backend_args)
     if isinstance(arguments.get("model"), str):
         del arguments["model"]
-    return merged({name: _node(value, _GIVEN) for name, value in arguments.items()}).config
+    arguments.pop("framework", None)
+    return merged({name: node_of(value, _GIVEN) for name, value in arguments.items()}).config
 
 
 def _merge_dict_to_dataclass(target: Any, source: Mapping[str, Any]) -> None:
@@ -72,7 +85,7 @@ def _merge_dict_to_dataclass(target: Any, source: Mapping[str, Any]) -> None:
     """
     problems: list[str] = []
     for name, value in source.items():
-        for path, each in leaves(name, _node(value, _GIVEN)):
+        for path, each in leaves(name, node_of(value, _GIVEN)):
             try:
                 expand_precision(target, path)
                 assign(target, path.split("."), each.value)
@@ -85,7 +98,7 @@ def _merge_dict_to_dataclass(target: Any, source: Mapping[str, Any]) -> None:
 def merged(nodes: Mapping[str, Node]) -> Merged:
     """Return the container that a module's parameters state; ConfigError with all that is wrong with them."""
     problems: list[str] = []
-    nodes = _normalised(nodes, problems)
+    nodes = normalised(nodes, problems)
     config, arguments = _recipe_container(nodes, problems)
     told = {_word(problem) for problem in problems}
     settings: list[Setting] = []
@@ -97,37 +110,14 @@ def merged(nodes: Mapping[str, Node]) -> Merged:
             settings += nested(key, node)
         elif not defers(key, flat(node), arguments):
             flat_key(key, node, config, settings, direct, problems)
-    sources = apply(config, sorted(settings, key=lambda each: each.rank), problems)
+    settings.sort(key=lambda each: each.rank)
+    sources = apply(config, settings, problems)
     draw_consequences(config, sources)
     problems += _nothing_to_train_on(config, nodes.get("mock"))
     checked = check_values(KEYS, direct)
     if problems or checked.problems:
         raise ConfigError(dict.fromkeys([*problems, *checked.problems]))
-    return Merged(config=config, sources=sources, direct=checked.typed)
-
-
-def _node(value: Any, source: str) -> Node:
-    """Return a plain value as a node whose leaves all have one source."""
-    if isinstance(value, Mapping) and value:
-        return Tree({str(name): _node(each, source) for name, each in value.items()}, source)
-    return Value(value, source)
-
-
-def _normalised(nodes: Mapping[str, Node], problems: list[str]) -> dict[str, Node]:
-    """Return the parameters with the names of data in one form; maps that came as one value become trees."""
-    found: dict[str, Node] = {}
-    for name, node in nodes.items():
-        is_map = isinstance(node, Value) and isinstance(node.value, dict)
-        found[name] = _node(flat(node).value, flat(node).source) if is_map else node
-    words = [name for name in (*LISTS, *FILES, "mock", "mock_data") if name in found]
-    data = {name: plain(found[name]) for name in words}
-    places = {name: flat(found.pop(name)).source for name in words}
-    try:
-        normalise_dataset_arguments(data)
-    except ConfigError as error:
-        problems += [f"{problem} ({', '.join(places.values())})" for problem in error.problems]
-        return found
-    return found | {name: Value(value, places.get(name) or next(iter(places.values()))) for name, value in data.items()}
+    return Merged(config=config, sources=sources, direct=checked.typed, notices=tuple(dict.fromkeys(beaten(settings))))
 
 
 def _recipe_container(nodes: Mapping[str, Node], problems: list[str]) -> tuple[ConfigContainer, Collection[str]]:
@@ -135,8 +125,9 @@ def _recipe_container(nodes: Mapping[str, Node], problems: list[str]) -> tuple[C
     words = {name: plain(nodes[name]) if name in nodes else None for name in ("recipe", "flavor")}
     missing = [name for name, value in words.items() if not isinstance(value, str) or not value]
     if missing:
+        said = [name if words[name] is None else where(name, flat(nodes[name])) for name in missing]
         raise ConfigError(
-            f"{' and '.join(missing)} must be set: recipe names a module of recipes such as qwen.qwen3, flavor a function in "
+            f"{' and '.join(said)} must be set: recipe names a module of recipes such as qwen.qwen3, flavor a function in "
             "it; `primus config recipes` lists them"
         )
     recipe, flavor = str(words["recipe"]), str(words["flavor"])

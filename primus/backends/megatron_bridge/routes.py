@@ -17,7 +17,7 @@ from primus.backends.megatron_bridge.model_keys import KEY_OF_FIELD
 
 __all__ = ["ARGUMENTS_ONLY", "KEY_ALIASES", "RUNTIME", "known_keys", "routes_of"]
 
-RUNTIME = ("recipe", "flavor", "stage", "framework")
+RUNTIME = ("recipe", "flavor", "stage")
 """Keys that say what is merged, not what into it."""
 
 ARGUMENTS_ONLY = {

@@ -17,7 +17,7 @@ from primus.core.experiment.value import Node, Tree, flat
 from primus.core.keys import show_value
 from primus.errors import ConfigError
 
-__all__ = ["Setting", "apply", "defers", "expand_precision", "flat_key", "leaves", "nested", "where"]
+__all__ = ["Setting", "apply", "beaten", "defers", "expand_precision", "flat_key", "leaves", "nested", "where"]
 
 _NULL_CLEARS = ("peft",)
 """Arguments of flavors whose null is a value; that of any other means what the recipe says."""
@@ -62,7 +62,8 @@ def leaves(path: str, node: Node) -> Iterator[tuple[str, Value]]:
         yield path, node
         return
     for name, child in node.children.items():
-        yield from leaves(f"{path}.{name}", child)
+        is_empty = isinstance(child, Tree) and not child.children
+        yield from leaves(f"{path}.{name}", flat(child) if is_empty else child)
 
 
 def defers(key: str, value: Value, arguments: Collection[str]) -> bool:
@@ -104,7 +105,7 @@ def flat_key(
 
 
 def _without_saves(value: Value, problems: list[str]) -> Iterator[Setting]:
-    if value.value not in (True, False, None):
+    if not (value.value is None or isinstance(value.value, bool)):
         problems.append(f"{where('skip_save', value)} must be true or false.")
     if value.value is True:
         for name in ("save", "save_interval"):
@@ -112,7 +113,7 @@ def _without_saves(value: Value, problems: list[str]) -> Iterator[Setting]:
 
 
 def apply(config: ConfigContainer, settings: list[Setting], problems: list[str]) -> dict[str, str]:
-    """Set all fields, those that win last; return where each one was decided."""
+    """Set all fields in the order of the list, so that the last one wins; return where each one was decided."""
     problems += _two_rates(settings)
     sources: dict[str, str] = {}
     for each in settings:
@@ -135,15 +136,23 @@ def apply(config: ConfigContainer, settings: list[Setting], problems: list[str])
     return sources
 
 
+def beaten(settings: list[Setting]) -> Iterator[str]:
+    """Yield words of the user's that another one, set equally near, goes before, and which one that is."""
+    last: dict[str, Setting] = {}
+    for each in settings:
+        below = last.get(each.path)
+        if below is not None and below.rank[1] == each.rank[1] > 0 and below.value.value != each.value.value:
+            yield f"{where(below.word, below.value)} has no effect: {where(each.word, each.value)} goes before it."
+        last[each.path] = each
+
+
 def _must_have_value(config: ConfigContainer, setting: Setting) -> str:
     """Return why a field cannot be cleared."""
     held: Any = config
     for name in setting.path.split("."):
-        held = getattr(held, name)
-    return (
-        f"{where(setting.word, setting.value)}: {setting.path} cannot be empty; leave it out, and it is "
-        f"{show_value(held)}, as the recipe says."
-    )
+        held = getattr(held, name, None)
+    said = "" if held is None else f", and it is {show_value(held)}, as the recipe says"
+    return f"{where(setting.word, setting.value)}: {setting.path} cannot be empty; leave it out{said}."
 
 
 def _two_rates(settings: list[Setting]) -> Iterator[str]:

@@ -44,6 +44,8 @@ class Tree:
 
     children: Mapping[str, "Node"]
     source: str
+    over: Value | None = field(default=None, compare=False, repr=False)
+    """The word that this map replaced, if it replaced one."""
 
 
 Node: TypeAlias = Value | Tree
@@ -64,7 +66,7 @@ def merged(base: Tree, top: Tree) -> Tree:
     children = dict(base.children)
     for name, node in top.children.items():
         children[name] = _laid_over(children[name], node) if name in children else node
-    return Tree(children, top.source)
+    return Tree(children, top.source, top.over or base.over)
 
 
 def shipped(value: Value) -> Value | None:
@@ -88,8 +90,11 @@ def flat(node: Node) -> Value:
 
 
 def _laid_over(below: Node, node: Node) -> Node:
+    if isinstance(node, Tree) and isinstance(below, Tree):
+        # A word in between has replaced what lies below it.
+        return node if node.over else merged(below, node)
     if isinstance(node, Tree):
-        return merged(below, node) if isinstance(below, Tree) else node
+        return replace(node, over=node.over or flat(below))
     return replace(node, over=_deepest(node.over, flat(below)))
 
 

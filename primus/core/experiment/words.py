@@ -66,4 +66,4 @@ def _set(children: dict[str, Node], path: list[str], value: Value) -> None:
     below = children.get(head)
     inner = dict(below.children) if isinstance(below, Tree) else {}
     _set(inner, rest, value)
-    children[head] = Tree(inner, "cli")
+    children[head] = Tree(inner, "cli", below.over if isinstance(below, Tree) else below)

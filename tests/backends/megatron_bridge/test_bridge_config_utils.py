@@ -7,7 +7,9 @@ import pytest
 from primus.backends.megatron_bridge import config_utils
 from primus.backends.megatron_bridge.config_utils import _merge_dict_to_dataclass, load_recipe_config
 from primus.backends.megatron_bridge.container import DoRA, MixedPrecisionConfig
+from primus.backends.megatron_bridge.words import node_of
 from primus.core.experiment.value import Tree, Value
+from primus.core.experiment.value import merged as laid_over
 from primus.errors import ConfigError
 
 TINY = {"recipe": "gpt.vanilla_gpt", "flavor": "vanilla_gpt_finetune_config"}
@@ -97,6 +99,8 @@ def test_null_of_a_field_that_must_have_a_value_is_refused():
         "as the recipe says.",
     )
     assert found[2].startswith("use_turbo_rms_norm null (backend_args) must be true or false")
+    absent = "profiling.profile_step_end null (backend_args): profiling.profile_step_end cannot be empty; leave it out."
+    assert problems(profiling={"profile_step_end": None}) == (absent,)
 
 
 def test_a_run_goes_on_from_where_it_saves():
@@ -110,6 +114,7 @@ def test_a_run_goes_on_from_where_it_saves():
 def test_null_of_adapters_trains_all_weights():
     assert loaded(peft=None).peft is None
     assert loaded(peft="none").peft is None
+    assert loaded(peft={"type": "none"}).peft is None
 
 
 def test_maps_lie_over_sub_configs():
@@ -153,6 +158,52 @@ def test_a_field_wins_over_what_says_all_of_its_sub_config():
     for order in (words, dict(reversed(words.items()))):
         precision = merged(**order).config.mixed_precision
         assert (precision.fp16, precision.loss_scale) == (True, 8)
+
+
+def laid(below, above):
+    """Return what `merged` makes of words in a file with others on the command line over them."""
+    trees = [node_of({**TINY, **words}, source) for words, source in ((below, "exp.yaml:3"), (above, "cli"))]
+    return config_utils.merged(laid_over(*trees).children)
+
+
+def test_a_map_over_a_word_leaves_what_the_word_says():
+    adapters = laid({"peft": "dora"}, {"peft": {"dim": 4}}).config.peft
+    assert (type(adapters), adapters.dim) == (DoRA, 4)
+    for word in ("precision_config", "mixed_precision"):
+        precision = laid({word: "fp16_mixed"}, {word: {"loss_scale": 8}}).config.mixed_precision
+        assert (precision.fp16, precision.bf16, precision.grad_reduce_in_fp32, precision.loss_scale) == (True, False, False, 8)
+    for below, above in (
+        ({"optimizer": "sgd"}, {"optimizer": {"lr": 0.5}}),
+        ({"optimizer": {"lr": 0.5}}, {"optimizer": "sgd"}),
+    ):
+        assert (laid(below, above).config.optimizer.optimizer, laid(below, above).config.optimizer.lr) == ("sgd", 0.5)
+    with pytest.raises(ConfigError, match=r"peft.dim 4: peft is none, so there are no adapters; set peft: lora \(cli\)"):
+        laid({"peft": "none"}, {"peft": {"dim": 4}})
+    with pytest.raises(ConfigError, match=r"precision_config bf17 is not known"):
+        laid({"precision_config": "bf17"}, {"precision_config": {"loss_scale": 8}})
+
+
+def test_a_word_that_another_goes_before_is_told():
+    file, later = Value(6, "exp.yaml:3"), Value(8, "exp.yaml:9")
+    found = merged(train_iters=file, train=Tree({"train_iters": later}, "exp.yaml:8"))
+    assert found.config.train.train_iters == 8
+    assert found.notices == ("train_iters 6 (exp.yaml:3) has no effect: train.train_iters 8 (exp.yaml:9) goes before it.",)
+    assert merged(train_iters=Value(6, "cli"), train=Tree({"train_iters": later}, "exp.yaml:8")).notices == ()
+    assert merged(train_iters=Value(6, PRESET), train=Tree({"train_iters": later}, "exp.yaml:8")).notices == ()
+    assert merged(train_iters=Value(8, "exp.yaml:3"), train=Tree({"train_iters": later}, "exp.yaml:8")).notices == ()
+
+
+def test_null_may_be_spelt_as_python_does():
+    words = (
+        "lr_decay_iters",
+        "finetune_lr",
+        "train_iters",
+        "precision_config",
+        "packed_sequence",
+        "expert_model_parallel_size",
+    )
+    assert asdict(loaded(**dict.fromkeys(words, "None"))) == asdict(loaded())
+    assert loaded(peft="None").peft is None
 
 
 def test_megatron_keys_without_a_field_pass_by():
@@ -235,12 +286,19 @@ def test_all_that_is_wrong_is_told_at_once():
     ("words", "said"),
     [
         ({"peft": "lorra"}, "peft lorra is not known; there are none, lora, dora, canonical_lora"),
+        ({"peft": ""}, 'peft "" is not known; there are none, lora, dora, canonical_lora'),
+        ({"peft": {"type": "none", "dim": 4}}, "peft.dim 4: peft is none, so there are no adapters; set peft: lora"),
+        ({"peft": {"dim": {}}}, "peft.dim {} (backend_args) must be an integer."),
+        ({"optimizer": {"lr": {}}}, "optimizer.lr {} (backend_args) must be a number or null."),
+        ({"skip_save": 1}, "skip_save 1 (backend_args) must be true or false"),
         ({"peft": "none", "peft_dim": 4}, "peft_dim 4: peft is none, so there are no adapters; set peft: lora"),
         ({"data_paths": "a"}, "gpt.vanilla_gpt vanilla_gpt_finetune_config does not take it"),
         ({"bf16": True}, "bf16 true (backend_args): dtypes are what precision_config says"),
         ({"flavor": "vanilla_gpt_finetun_config"}, "Did you mean vanilla_gpt_finetune_config"),
         ({"recipe": "gpt.vanila_gpt"}, "Did you mean gpt.vanilla_gpt"),
         ({"recipe": None}, "recipe must be set"),
+        ({"recipe": 3}, "recipe 3 (backend_args) must be set: recipe names a module of recipes such as qwen.qwen3"),
+        ({"recipe": "llama"}, "recipe llama is a family: name one of llama.llama2, llama.llama3."),
         ({"peft": {"type": "dora", "dimm": 4}}, "peft.dimm: adapters have no such field. Did you mean dim? (backend_args)"),
         ({"optimizer": {"lr": {"a": 1}}}, "cannot be set: lr is a number or null, which has no parts"),
         (

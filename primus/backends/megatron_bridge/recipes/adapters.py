@@ -7,6 +7,7 @@ from typing import Any
 from primus.backends.megatron_bridge.container import PEFT, CanonicalLoRA, DoRA, LoRA
 from primus.backends.megatron_bridge.recipes.arguments import Finetuning
 from primus.core.experiment import nearest
+from primus.core.keys import show_value
 from primus.errors import ConfigError
 
 __all__ = ["ATTENTION", "LATENT", "Lora", "adapter", "is_adapted"]
@@ -16,7 +17,7 @@ LATENT = ("linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj", "line
 """Attention with latent queries, keys and values."""
 
 _SCHEMES: dict[str, type[PEFT]] = {"lora": LoRA, "dora": DoRA, "canonical_lora": CanonicalLoRA}
-_NONE = (None, "none", "null", "")
+_NONE = ("none", "null")
 _CANONICAL = {
     "linear_qkv": ("linear_q", "linear_k", "linear_v"),
     "linear_fc1": ("linear_fc1_up", "linear_fc1_gate"),
@@ -38,7 +39,8 @@ class Lora:
 
 def is_adapted(peft: Any) -> bool:
     """Tell whether a value of `peft` asks for adapters."""
-    return isinstance(peft, dict) or not (peft is None or (isinstance(peft, str) and peft.lower() in _NONE))
+    kind = peft.get("type", "lora") if isinstance(peft, dict) else peft
+    return not (kind is None or (isinstance(kind, str) and kind.lower() in _NONE))
 
 
 def adapter(args: Finetuning, flavor: Lora) -> PEFT | None:
@@ -46,9 +48,11 @@ def adapter(args: Finetuning, flavor: Lora) -> PEFT | None:
     if isinstance(args.peft, PEFT):
         found = args.peft
     elif not is_adapted(args.peft):
-        given = [name for name in _ARGUMENTS if getattr(args, name) is not None]
-        if given:
-            raise ConfigError(f"{given[0]} {getattr(args, given[0])}: peft is none, so there are no adapters; set peft: lora")
+        given = {name: value for name in _ARGUMENTS if (value := getattr(args, name)) is not None}
+        if isinstance(args.peft, dict):
+            given |= {f"peft.{name}": value for name, value in args.peft.items() if name != "type" and value is not None}
+        for name, value in given.items():
+            raise ConfigError(f"{name} {show_value(value)}: peft is none, so there are no adapters; set peft: lora")
         return None
     else:
         found = _of_scheme(args.peft, flavor)
@@ -64,7 +68,7 @@ def _of_scheme(peft: Any, flavor: Lora) -> PEFT:
     name = str(given.pop("type", "lora")).lower()
     if name not in _SCHEMES:
         close = nearest(name, [*_SCHEMES, "none"])
-        raise ConfigError(f"peft {name} is not known; there are none, {', '.join(_SCHEMES)}." + _meant(close))
+        raise ConfigError(f"peft {show_value(name)} is not known; there are none, {', '.join(_SCHEMES)}." + _meant(close))
     found = _SCHEMES[name]()
     if flavor.dim is not None:
         found.dim = flavor.dim

@@ -93,6 +93,9 @@ def _no_recipe(recipe: str, tried: list[str]) -> str:
 
 
 def _no_flavor(recipe: str, flavor: str, modules: list[ModuleType]) -> str:
+    below = [name for name in recipe_names() if name.startswith(f"{recipe}.")]
+    if below:
+        return f"recipe {recipe} is a family: name one of {', '.join(below)}."
     known = [name for module in modules for name in flavors_in(module)]
     close = nearest(flavor, known)
     hint = f"Did you mean {' or '.join(close)}?" if close else f"There are {', '.join(known) or 'none'}."

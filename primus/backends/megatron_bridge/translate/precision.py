@@ -14,7 +14,7 @@ from primus.core.experiment import Value, nearest
 from primus.core.keys import show_value
 from primus.errors import ConfigError
 
-__all__ = ["NAMES", "named", "precision_values"]
+__all__ = ["NAMES", "fields_of", "named", "precision_values"]
 
 _BF16 = {"bf16": True, "params_dtype": "bf16", "pipeline_dtype": "bf16"}
 _FP16 = {"fp16": True, "params_dtype": "fp16", "pipeline_dtype": "fp16", "grad_reduce_in_fp32": False}
@@ -54,6 +54,9 @@ NAMES: Mapping[str, Mapping[str, Any]] = {
 }
 """What a name sets; `-` may stand for `_`."""
 
+_DECIDED = {"fp32": False, "fp16": False, "bf16": False, "grad_reduce_in_fp32": True}
+"""Fields that every name decides, where it says nothing else of them."""
+
 _DTYPES = {
     **dict.fromkeys(("fp32", "float32", "torch.float32", "float"), "fp32"),
     **dict.fromkeys(("bf16", "bfloat16", "torch.bfloat16"), "bf16"),
@@ -73,12 +76,17 @@ _SCALING = ("loss_scale", "initial_loss_scale", "min_loss_scale", "loss_scale_wi
 
 def named(name: str) -> MixedPrecisionConfig:
     """Return the precision of a name; ConfigError with the nearest names if there is none."""
+    return MixedPrecisionConfig(**fields_of(name))
+
+
+def fields_of(name: str) -> Mapping[str, Any]:
+    """Return the fields that a name decides; ConfigError with the nearest names if there is none."""
     plain = name.replace("-", "_")
     if plain not in NAMES:
         close = [f"{plain}_mixed"] if f"{plain}_mixed" in NAMES else nearest(plain, NAMES)
         hint = f"Did you mean {' or '.join(close)}?" if close else "There are bf16_mixed, fp16_mixed and fp32."
-        raise ConfigError(f"precision_config {name} is not known. {hint}")
-    return MixedPrecisionConfig(**NAMES[plain])
+        raise ConfigError(f"precision_config {show_value(name)} is not known. {hint}")
+    return {**_DECIDED, **NAMES[plain]}
 
 
 def precision_values(raw: Raw, problems: list[str]) -> dict[str, Value]:
