@@ -55,7 +55,7 @@ class ChatReader:
         if self._loss_on == "last_answer":
             spans = spans[-1:]
         ids = list(encoded["input_ids"])
-        trained = [any(start < end and low <= start < high for low, high in spans) for start, end in encoded["offset_mapping"]]
+        trained = [any(_touches(place, span) for span in spans) for place in encoded["offset_mapping"]]
         eos = self._tokenizer.eos_token_id
         last = max((number for number, is_trained in enumerate(trained) if is_trained), default=-1)
         ends_with_answer = messages[-1]["role"] == "assistant"
@@ -130,3 +130,12 @@ def _role(given: object, name: str) -> str:
     if role is None:
         raise InputError(f"{name}: {given!r} is no role; there are {', '.join(_ROLES)}")
     return role
+
+
+def _touches(place: tuple[int, int], span: tuple[int, int]) -> bool:
+    """Tell whether a token has a character of a span, as transformers' mask of the assistant's tokens has it.
+
+    Some tokenizers take blanks out of a token's place in the text, so that one of nothing else is left without any, at its end.
+    """
+    (start, end), (low, high) = place, span
+    return low < end and (start < high or start == end == high)

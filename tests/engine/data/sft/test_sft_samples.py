@@ -295,6 +295,32 @@ def test_all_the_assistant_says_is_trained(spelling, template):
     assert talked(spelling, TALK, template, loss_on="all").startswith("user:a;assistant:bc;")
 
 
+@pytest.mark.parametrize("template", [MARKED, PLAIN])
+def test_blanks_are_trained_though_a_tokenizer_gives_them_no_place(spelling, template, tmp_path):
+    from tokenizers import Tokenizer, processors
+
+    place = shutil.copytree(spelling, tmp_path / "trimmed")
+    tokenizer = Tokenizer.from_file(str(place / "tokenizer.json"))
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+    tokenizer.save(str(place / "tokenizer.json"))
+    row = {"messages": [{"role": "user", "content": " a "}, {"role": "assistant", "content": "  b  c"}]}
+    assert talked(str(place), row, template) == "_" * 19 + "  b  c;$"
+
+
+def test_a_token_that_is_the_assistants_in_part_is_trained(spelling, tmp_path):
+    from tokenizers import Regex, Tokenizer, pre_tokenizers
+
+    place = shutil.copytree(spelling, tmp_path / "pairs")
+    saved = json.loads((place / "tokenizer.json").read_text())
+    saved["model"]["vocab"] |= {":b": 96, "c;": 97}
+    (place / "tokenizer.json").write_text(json.dumps(saved))
+    tokenizer = Tokenizer.from_file(str(place / "tokenizer.json"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(":b|c;|."), "isolated")
+    tokenizer.save(str(place / "tokenizer.json"))
+    row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "bc"}]}
+    assert talked(str(place), row, PLAIN) == "_" * 16 + chr(96 + 31) + chr(97 + 31) + "$"
+
+
 def test_what_parts_turns_is_not_trained_and_their_own_end_is_the_only_one(spelling):
     assert talked(spelling, TALK, ENDED) == "_" * 18 + "bc$" + "_" * 19 + "e$_"
 
