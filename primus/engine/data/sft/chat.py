@@ -1,6 +1,7 @@
 """A conversation as tokens, and which of them the assistant says: `ChatReader` is the name to use.
 
-A template with a generation block marks the assistant's words itself; of any other `spans.py` tells them.
+A template with a generation block marks the assistant's words itself; of any other `spans.py` tells them. What messages may
+say, `messages.py` tells.
 """
 
 import json
@@ -9,13 +10,13 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from primus.engine.config.sft import ChatConfig
+from primus.engine.data.sft.messages import messages_of, tools_of
 from primus.engine.data.sft.rows import Row
 from primus.engine.data.sft.spans import assistant_spans
 from primus.errors import InputError
 
 __all__ = ["ChatReader"]
 
-_ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system", "tool": "tool"}
 LossOn = Literal["answers", "last_answer", "all"]
 
 
@@ -29,15 +30,18 @@ class ChatReader:
         if tokenizer_model is None:
             raise InputError("conversations need a tokenizer with a chat template: set hf_path, or tokenizer_model to a folder")
         self._tokenizer: Any = AutoTokenizer.from_pretrained(tokenizer_model)
-        self._template = config.template or self._tokenizer.chat_template
-        if not self._template:
+        self._tools = json.loads(config.tools) if config.tools else None
+        template = config.template or _own_template(self._tokenizer, self._tools)
+        if not template:
             raise InputError(
                 f"the tokenizer {tokenizer_model} has no chat template, which conversations need: set "
                 "dataset.dataset_kwargs.chat_template, or choose the tokenizer of a chat model"
             )
-        self._tools = json.loads(config.tools) if config.tools else None
+        self._template = template
+        if self._tools and "tools" not in template:
+            raise InputError("dataset.dataset_kwargs.tool_schemas: the chat template has no place for tools; leave them out")
         self._loss_on = loss_on
-        self._is_marked = "{% generation" in self._template or "{%- generation" in self._template
+        self._is_marked = "{% generation" in template or "{%- generation" in template
 
     @property
     def format(self) -> dict[str, Any]:
@@ -46,8 +50,7 @@ class ChatReader:
 
     def read(self, row: Row, name: str) -> tuple[list[int], list[bool]]:
         """Return tokens, and which are trained; InputError, which names the row, if it is no conversation."""
-        messages = _messages(row, name)
-        tools = row.get("tools") or self._tools
+        messages, tools = self._said(row, name)
         with self._naming(name):
             text = self._text(messages, tools)
             encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
@@ -65,9 +68,24 @@ class ChatReader:
 
     def render(self, row: Row, name: str) -> str:
         """Return the text of a row; InputError, which names the row, if it is no conversation that the template takes."""
-        messages = _messages(row, name)
+        messages, tools = self._said(row, name)
         with self._naming(name):
-            return self._text(messages, row.get("tools") or self._tools)
+            return self._text(messages, tools)
+
+    def _said(self, row: Row, name: str) -> tuple[list[dict[str, Any]], Any]:
+        """Return a row's messages and tools; InputError if the template would drop some of it."""
+        messages, own = messages_of(row, name), tools_of(row, name)
+        dropped = [
+            word
+            for word, is_said in (("tools", own), ("tool_calls", any(each.get("tool_calls") for each in messages)))
+            if is_said and word not in self._template
+        ]
+        if dropped:
+            raise InputError(
+                f"{name} has {' and '.join(dropped)}, for which the chat template has no place: give one that has "
+                "(dataset.dataset_kwargs.chat_template), or rows without"
+            )
+        return messages, own or self._tools
 
     @contextmanager
     def _naming(self, name: str) -> Iterator[None]:
@@ -106,30 +124,12 @@ class ChatReader:
         return assistant_spans(messages, text, lambda some, opened: self._text(some, tools, opened=opened), name)
 
 
-def _messages(row: Row, name: str) -> list[dict[str, Any]]:
-    """Return a row's messages as roles with content; ShareGPT's `from` and `value` too."""
-    if "messages" in row:
-        given = row["messages"]
-        wanted = ("role", "content")
-    elif "conversations" in row:
-        given, wanted = row["conversations"], ("from", "value")
-    else:
-        raise InputError(f"{name} has neither messages nor conversations; it has {', '.join(row) or 'none'}")
-    if not isinstance(given, list) or not all(isinstance(each, dict) and wanted[0] in each for each in given):
-        raise InputError(f"{name}: messages must be a list of maps with {' and '.join(wanted)}")
-    messages = [{**each, "role": _role(each[wanted[0]], name), "content": each.get(wanted[1])} for each in given]
-    if "conversations" in row:
-        messages = [{"role": each["role"], "content": each["content"]} for each in messages]
-        if row.get("system"):
-            messages.insert(0, {"role": "system", "content": row["system"]})
-    return messages
-
-
-def _role(given: object, name: str) -> str:
-    role = _ROLES.get(str(given).lower())
-    if role is None:
-        raise InputError(f"{name}: {given!r} is no role; there are {', '.join(_ROLES)}")
-    return role
+def _own_template(tokenizer: Any, tools: Any) -> str | None:
+    """Return the template that comes with a tokenizer; of several by name the one that is meant for tools, or for none."""
+    held = tokenizer.chat_template
+    if isinstance(held, dict):
+        held = (held.get("tool_use") if tools else None) or held.get("default")
+    return None if held is None else str(held)
 
 
 def _touches(place: tuple[int, int], span: tuple[int, int]) -> bool:

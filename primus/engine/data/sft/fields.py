@@ -1,4 +1,7 @@
-"""What rows of known data sets say, as a prompt and its answer: `prompt_fields` is the name to use."""
+"""What rows of known data sets say, as a prompt and its answer: `prompt_fields` is the name to use.
+
+What is not there is not said: null in a prompt is no text, and an answer that is null is none.
+"""
 
 from collections.abc import Callable
 
@@ -19,43 +22,74 @@ def prompt_fields(row: Row, label_key: str, name: str, *, as_is: bool = False) -
     """Return a row's texts by field, with `input` and the answer's field among them.
 
     A row that has an answer of its own field stands as it is; those of SQuAD, GSM8K, OpenMathInstruct, Alpaca and of prompts
-    with completions become `input` and the answer, unless rows are taken `as_is`. InputError names a row that has no answer.
+    with completions become `input` and the answer, unless rows are taken `as_is`. InputError names a row that has no answer,
+    or a field that is no text.
     """
+    texts = _Texts(row, name)
     for needed, read in () if as_is else _KINDS:
         if needed <= row.keys():
-            prompt, answer = read(row)
+            prompt, answer = read(texts)
             return {"input": prompt, label_key: answer}
     if label_key not in row:
         raise InputError(f"{name} has no field {label_key}, the answer; it has {', '.join(row) or 'none'}")
-    return {field: "" if value is None else str(value) for field, value in row.items()}
+    # A list or a map beside them is for others to read.
+    said = {field: texts[field] for field, value in row.items() if not isinstance(value, (list, dict))}
+    return {**said, label_key: texts.answer(label_key)}
 
 
-def _squad(row: Row) -> tuple[str, str]:
-    answers = row["answers"]
-    texts = answers.get("text", ()) if isinstance(answers, dict) else answers
-    return f"Context: {row['context']} Question: {row['question']} Answer:", str(next(iter(texts), ""))
+class _Texts:
+    """The fields of a row as texts."""
+
+    def __init__(self, row: Row, name: str) -> None:
+        self._row, self._name = row, name
+
+    def __getitem__(self, field: str) -> str:
+        """Return a text, of null or of what is not there an empty one; InputError if it is a list or a map."""
+        value = self._row.get(field)
+        if isinstance(value, (list, dict)):
+            kind = "list" if isinstance(value, list) else "map"
+            raise InputError(f"{self._name}: {field} is a {kind}, and a text is needed")
+        return "" if value is None else str(value)
+
+    def answer(self, field: str) -> str:
+        """Return a text; InputError if there is none."""
+        if self._row[field] is None:
+            raise InputError(f"{self._name}: {field}, the answer, is null; leave the row out, or let the answer be empty text")
+        return self[field]
+
+    def first(self, field: str) -> str:
+        """Return the first of some answers, as a list or as SQuAD's map has them; an empty text if there are none."""
+        value = self._row[field]
+        answers = value.get("text") if isinstance(value, dict) else value
+        if not isinstance(answers, (list, tuple)) or not all(isinstance(answer, str) for answer in answers):
+            raise InputError(f"{self._name}: {field} must be a list of texts, or a map that has one as text")
+        return next(iter(answers), "")
 
 
-def _question(row: Row) -> tuple[str, str]:
-    return f"Question: {row['question']} Answer:", str(row["answer"])
+def _squad(texts: _Texts) -> tuple[str, str]:
+    return f"Context: {texts['context']} Question: {texts['question']} Answer:", texts.first("answers")
 
 
-def _problem(row: Row) -> tuple[str, str]:
-    return f"Problem: {row['problem']} Solution:", str(row["generated_solution"])
+def _question(texts: _Texts) -> tuple[str, str]:
+    return f"Question: {texts['question']} Answer:", texts.answer("answer")
 
 
-def _instruction(row: Row) -> tuple[str, str]:
-    context = str(row.get("input") or "")
+def _problem(texts: _Texts) -> tuple[str, str]:
+    return f"Problem: {texts['problem']} Solution:", texts.answer("generated_solution")
+
+
+def _instruction(texts: _Texts) -> tuple[str, str]:
+    context = texts["input"]
     head = _ALPACA.format(", paired with an input that provides further context" if context else "")
     middle = f"\n\n### Input:\n{context}" if context else ""
-    return f"{head}\n\n### Instruction:\n{row['instruction']}{middle}\n\n### Response:", str(row["output"])
+    return f"{head}\n\n### Instruction:\n{texts['instruction']}{middle}\n\n### Response:", texts.answer("output")
 
 
-def _completion(row: Row) -> tuple[str, str]:
-    return str(row["prompt"]), str(row["completion"])
+def _completion(texts: _Texts) -> tuple[str, str]:
+    return texts["prompt"], texts.answer("completion")
 
 
-_KINDS: tuple[tuple[frozenset[str], Callable[[Row], tuple[str, str]]], ...] = (
+_KINDS: tuple[tuple[frozenset[str], Callable[[_Texts], tuple[str, str]]], ...] = (
     (frozenset({"context", "question", "answers"}), _squad),
     (frozenset({"question", "answer"}), _question),
     (frozenset({"problem", "generated_solution"}), _problem),

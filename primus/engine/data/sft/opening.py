@@ -18,6 +18,7 @@ from primus.engine.data.sft.shape import Shape
 from primus.engine.data.sft.tokens import CACHE_KEY, NAMES, Progress, Tokens, tokenised
 from primus.engine.data.tokenizer import Tokenizer
 from primus.engine.data.tokenizer.identity import tokenizer_identity
+from primus.errors import InputError
 
 __all__ = ["Opened", "Opener"]
 
@@ -130,8 +131,10 @@ class Opener:
 
 
 def _tell(tokens: Tokens, what: str) -> None:
-    """Say how many samples are cut or have nothing to learn."""
+    """Say how many samples are cut or have nothing to learn; InputError if a run would have nothing to learn."""
     cut, mute = int((tokens.lost > 0).sum()), int((tokens.num_trained == 0).sum())
+    if mute == len(tokens) and what == "training":
+        raise InputError(f"{what}: no row has a token to train on; conversations need words of the assistant")
     if cut:
         log.warning("%s: %d of %d samples are cut to the length of a sequence", what, cut, len(tokens))
     if mute:

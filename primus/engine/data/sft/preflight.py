@@ -60,10 +60,10 @@ def _of_packs(config: ConfigContainer, rows: SFTConfig, tokenizer: Tokenizer | N
 def _of_splits(splits: Splits, opener: Opener) -> Iterator[str]:
     for rows in (splits.train, splits.validation, splits.test):
         if rows is not None:
-            yield from _wrong(rows, opener)
+            yield from _wrong(rows, opener, learns=rows is splits.train)
 
 
-def _wrong(rows: Rows, opener: Opener) -> Iterator[str]:
+def _wrong(rows: Rows, opener: Opener, *, learns: bool) -> Iterator[str]:
     samples, told = opener.samples(rows), dict[str, None]()
     for number in range(0, len(rows), -(-len(rows) // _CHECKED)):
         try:
@@ -76,9 +76,13 @@ def _wrong(rows: Rows, opener: Opener) -> Iterator[str]:
     if told:
         yield from told
         return
-    for number in range(0, len(rows), -(-len(rows) // _TOKENISED)):
-        try:
-            _ = samples[number]
-        except InputError as error:
-            yield from error.problems
-            return
+    few, many = (range(0, len(rows), -(-len(rows) // count)) for count in (_TOKENISED, _CHECKED))
+    try:
+        trained = [samples[number].is_trained for number in few]
+        if learns and not any(trained) and not any(samples[number].is_trained for number in many):
+            yield (
+                f"{rows.name(0)} has no token to train on, and so it is with all {len(many)} rows that were looked at: "
+                "conversations need words of the assistant, and seq_length room for an answer"
+            )
+    except InputError as error:
+        yield from error.problems

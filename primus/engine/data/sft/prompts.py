@@ -57,6 +57,8 @@ class PromptReader:
         config = self._config
         found = prompt_fields(row, config.label_key, name, as_is=config.template is not None)
         missing = next((piece for piece in self._pieces[1::2] if piece not in found), None)
+        if missing in row:
+            raise InputError(f"{name}: {missing} is a list or a map, and the template needs a text there")
         if missing is not None:
             raise InputError(f"{name} has no field {missing}, which the template needs; it has {', '.join(row)}")
         return found

@@ -2,7 +2,9 @@
 
 import hashlib
 import json
-import mmap
+import os
+import re
+import weakref
 from array import array
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,11 +12,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from primus.errors import InputError
+from primus.errors import InputError, RunError
 
-__all__ = ["JsonLines", "Listed", "Part", "Row", "Rows", "file_state"]
+__all__ = ["JsonLines", "Listed", "Part", "Row", "Rows", "file_state", "parsed"]
 
 Row = Mapping[str, Any]
+
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+"""How JSON writes one half of a character that is beyond 16 bits."""
 
 
 class Rows(Protocol):
@@ -31,18 +36,37 @@ class Rows(Protocol):
 
 def file_state(file: Path) -> list[object]:
     """Return a file's name, size and time, by which it is known to be the same."""
-    status = file.stat()
+    return _state(file, file.stat())
+
+
+def _state(file: Path, status: os.stat_result) -> list[object]:
     return [str(file.absolute()), status.st_size, status.st_mtime_ns]
 
 
+def parsed(data: bytes) -> Any:
+    """Return the value that JSON says; ValueError if it is none, or holds what no tokenizer takes."""
+    try:
+        value = json.loads(data)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+    if _HALF.search(data):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            half = error.object[error.start]
+            raise ValueError(f"it has {half!a}, one half of a character, without the other") from error
+    return value
+
+
 class JsonLines:
-    """A JSONL file; blank lines are no rows."""
+    """A JSONL file; blank lines are no rows. It may not change while it is read, for rows would be found where none are."""
 
     def __init__(self, file: Path) -> None:
         """Note where rows begin; InputError if the file cannot be read or has none."""
         self._file = file
         try:
             with file.open("rb") as stream:
+                self._state = _state(file, os.fstat(stream.fileno()))
                 # Eight bytes a number: a list of them would hold five times as much.
                 starts, lines = array("q"), array("q")
                 position = 0
@@ -55,35 +79,49 @@ class JsonLines:
             raise InputError(f"{file} cannot be read: {error.strerror or error}") from error
         if not starts:
             raise InputError(f"{file} has no rows")
-        self._starts, self._lines = np.frombuffer(starts, np.int64), np.frombuffer(lines, np.int64)
-        self._map: mmap.mmap | None = None
+        self._bounds = np.array([*starts, position], np.int64)
+        self._lines = np.frombuffer(lines, np.int64)
+        self._descriptor: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """A map does not go from process to process: whoever reads opens one."""
-        return {**vars(self), "_map": None}
+        """An open file does not go from process to process: whoever reads opens one."""
+        return {**vars(self), "_descriptor": None}
 
     def __len__(self) -> int:
-        return len(self._starts)
+        return len(self._lines)
 
     def __getitem__(self, number: int) -> Row:
-        """Return a row; InputError if the line is no JSON map."""
-        if self._map is None:
-            with self._file.open("rb") as stream:
-                self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        self._map.seek(int(self._starts[number]))
+        """Return a row; InputError if the line is no JSON map, RunError if the file is another one than before."""
+        line = self._line(number)
         try:
-            row = json.loads(self._map.readline())
+            row = parsed(line)
         except ValueError as error:
             raise InputError(f"{self.name(number)} is not JSON: {error}") from error
         if not isinstance(row, dict):
             raise InputError(f"{self.name(number)} is no map of fields")
         return row
 
+    def _line(self, number: int) -> bytes:
+        start, end = int(self._bounds[number]), int(self._bounds[number + 1])
+        try:
+            if self._descriptor is None:
+                # Kept open: a file that is replaced later is still the one that was looked at.
+                self._descriptor = os.open(self._file, os.O_RDONLY)
+                weakref.finalize(self, os.close, self._descriptor)
+            # Not by a map, which ends the process where a file was cut.
+            line = os.pread(self._descriptor, end - start, start)
+            state = _state(self._file, os.fstat(self._descriptor))
+        except OSError as error:
+            raise RunError(f"{self.name(number)} cannot be read any more: {error.strerror or error}") from error
+        if state != self._state:
+            raise RunError(f"{self._file} was changed while it was read: start again, and write other rows to another file")
+        return line
+
     def name(self, number: int) -> str:
         return f"{self._file}:{self._lines[number]}"
 
     def state(self) -> object:
-        return file_state(self._file)
+        return self._state
 
 
 class Listed:

@@ -34,6 +34,11 @@ class Sample:
     """What is to be said once of samples like it, by its kind."""
 
     @property
+    def is_trained(self) -> bool:
+        """Whether there is a token with a loss."""
+        return bool(self.trained[1:].any())
+
+    @property
     def num_inputs(self) -> int:
         """Tokens that the model reads."""
         return len(self.ids) - 1

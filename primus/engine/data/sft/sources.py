@@ -1,6 +1,5 @@
 """From a name or a path to the rows of training, validation and test: `open_splits` is the name to use."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from primus.engine.config import SFTConfig
-from primus.engine.data.sft.rows import JsonLines, Listed, Part, Rows, file_state
+from primus.engine.data.sft.rows import JsonLines, Listed, Part, Rows, file_state, parsed
 from primus.errors import InputError
 from primus.hub import is_reachable
 
@@ -66,7 +65,10 @@ def _set_apart(train: Rows, config: SFTConfig) -> tuple[Rows, Rows]:
     """Part rows at random, the seed's; both keep the order of the file."""
     count = max(1, round(len(train) * (config.val_proportion or 0.0)))
     if count >= len(train):
-        raise InputError(f"{config.train} has {len(train)} rows, too few to set {count} apart to validate on")
+        raise InputError(
+            f"{config.train} has {len(train)} rows to train on, too few to set {count} apart to validate on: give more, or "
+            "validation.jsonl beside them, or say dataset.do_validation: false"
+        )
     drawn = np.random.default_rng(config.seed).permutation(len(train))
     return Part(train, np.sort(drawn[count:])), Part(train, np.sort(drawn[:count]))  # type: ignore[arg-type]
 
@@ -85,17 +87,29 @@ def _file(path: Path) -> Rows:
         return JsonLines(path)
     if path.suffix == ".json":
         try:
-            read = json.loads(path.read_text(encoding="utf-8"))
+            read = parsed(path.read_bytes())
         except (OSError, ValueError) as error:
             raise InputError(f"{path} cannot be read: {error}") from error
         if not isinstance(read, list) or not read:
             raise InputError(f"{path} is no list of rows; write one, or a row a line in a file that ends in .jsonl")
         return Listed(read, str(path), file_state(path))
     if path.suffix == ".parquet":
-        from datasets import Dataset
-
-        return Listed(Dataset.from_parquet(str(path)), str(path), file_state(path))
+        return Listed(_table(path), str(path), file_state(path))
     raise InputError(f"{path} is no file of rows: those end in .jsonl, .json or .parquet")
+
+
+def _table(path: Path) -> Any:
+    """Return the rows of a parquet file; InputError if it cannot be read or has none."""
+    import pyarrow as pa
+    from datasets import Dataset
+    from pyarrow import parquet
+
+    try:
+        if parquet.read_metadata(path).num_rows == 0:
+            raise InputError(f"{path} has no rows")
+        return Dataset.from_parquet(str(path))
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
 
 
 def _folder(path: Path) -> dict[str, Rows]:

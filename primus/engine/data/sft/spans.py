@@ -25,6 +25,9 @@ def assistant_spans(messages: Sequence[Message], text: str, render: Render, name
     """Return the parts of `text`, the rendered messages, that the assistant says; InputError if that cannot be told."""
     answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
     spans = []
+    if answers[:1] == [0]:
+        # No template writes a conversation of no messages.
+        return _by_content(messages, text, render, name)
     for number in answers:
         before, after = render(messages[:number], True), render(messages[: number + 1], False)
         if not (text.startswith(after) and after.startswith(before)):
@@ -42,7 +45,7 @@ def _by_content(messages: Sequence[Message], text: str, render: Render, name: st
             # The template leaves it out, so nothing of it is there to learn.
             continue
         if message["role"] == "assistant":
-            start = _start(messages[:number], text[behind : place[0]], render)
+            start = _start(messages[: max(number, 1)], text[behind : place[0]], render)
             ending = _ending(messages[: number + 1], text[place[1] :], render)
             if start is None or ending is None:
                 raise _untold(name)

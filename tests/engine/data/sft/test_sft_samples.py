@@ -19,7 +19,7 @@ from primus.engine.data.sft.rows import JsonLines, Listed
 from primus.engine.data.sft.samples import Samples
 from primus.engine.data.sft.shape import Shape
 from primus.engine.data.sft.sources import open_splits
-from primus.errors import InputError
+from primus.errors import InputError, RunError
 
 
 class Letters:
@@ -117,6 +117,34 @@ def test_a_row_without_its_answer_is_named():
 
 
 @pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"input": "a", "output": None}, "output, the answer, is null"),
+        ({"prompt": "a", "completion": None}, "completion, the answer, is null"),
+        ({"question": "a", "answer": None}, "answer, the answer, is null"),
+        ({"input": "a", "output": ["x"]}, "output is a list, and a text is needed"),
+        ({"instruction": {"a": 1}, "output": "x"}, "instruction is a map, and a text is needed"),
+        ({"input": ["a"], "output": "x"}, "input is a list or a map, and the template needs a text there"),
+        *(
+            ({"context": "c", "question": "q", "answers": answers}, "answers must be a list of texts, or a map")
+            for answers in (None, 5, {"text": None}, {"text": [5]})
+        ),
+    ],
+)
+def test_what_is_no_text_is_not_trained_as_python_writes_it(row, said):
+    with pytest.raises(InputError, match=f"rows, row 0: {said}"):
+        sample(row)
+
+
+def test_what_is_null_is_no_text():
+    assert (
+        sample({"input": None, "output": "a", "tags": ["b"]}, prompt_format=PromptConfig(template="{input}{output}"))[0]
+        == "a\0"
+    )
+    assert prompt_fields({"prompt": None, "completion": "c"}, "output", "row") == {"input": "", "output": "c"}
+
+
+@pytest.mark.parametrize(
     ("row", "prompt", "answer"),
     [
         ({"context": "c", "question": "q", "answers": {"text": ["a", "b"]}}, "Context: c Question: q Answer:", "a"),
@@ -150,6 +178,34 @@ def test_lines_are_read_where_they_lie(tmp_path):
         rows[2]
     with pytest.raises(InputError, match=r"a\.jsonl:5 is not JSON"):
         rows[3]
+    (tmp_path / "a.jsonl").write_text('{"a": "\\ud83d\\ude00"}\n{"a": "\\ud83d"}\n' + "[" * 100_000)
+    rows = JsonLines(tmp_path / "a.jsonl")
+    assert rows[0] == {"a": "\U0001f600"}
+    with pytest.raises(InputError, match=r"a\.jsonl:2 is not JSON: it has '\\ud83d', one half of a character"):
+        rows[1]
+    with pytest.raises(InputError, match=r"a\.jsonl:3 is not JSON: it is nested too deep"):
+        rows[2]
+
+
+def test_a_file_that_changes_while_it_is_read_is_told(tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"a": 1}\n{"a": 2}\n')
+    late, held = JsonLines(file), JsonLines(file)
+    assert held[0] == {"a": 1}
+    (tmp_path / "b.jsonl").write_text('{"b": "longer"}\n{"a": 2}\n')
+    (tmp_path / "b.jsonl").replace(file)
+    assert held[1] == {"a": 2}, "whoever had opened it goes on with what it was"
+    with pytest.raises(RunError, match=r"a\.jsonl was changed while it was read"):
+        late[0]
+    file.unlink()
+    with pytest.raises(RunError, match=r"a\.jsonl:1 cannot be read any more: No such file"):
+        pickle.loads(pickle.dumps(held))[0]
+    file.write_text('{"a": 1}\n{"a": 2}\n')
+    cut = JsonLines(file)
+    assert cut[0] == {"a": 1}
+    file.write_text("{")
+    with pytest.raises(RunError, match=r"a\.jsonl was changed while it was read"):
+        cut[1]
 
 
 def test_rows_are_set_apart_by_the_seed(tmp_path):
@@ -173,7 +229,7 @@ def test_a_folders_own_rows_validate(tmp_path):
 def test_rows_of_a_json_list_a_table_and_a_saved_data_set(tmp_path):
     datasets = pytest.importorskip("datasets")
     rows = [{"input": str(number), "output": "a"} for number in range(12)]
-    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    (tmp_path / "rows.json").write_bytes(b"\xef\xbb\xbf" + json.dumps(rows).encode())
     held = datasets.Dataset.from_list(rows)
     held.to_parquet(str(tmp_path / "rows.parquet"))
     held.save_to_disk(str(tmp_path / "one"))
@@ -205,6 +261,16 @@ def test_a_short_name_is_that_of_the_hub(monkeypatch):
     with pytest.raises(InputError, match=r"dataset squad \(rajpurkar/squad on the hub\) .*: there is no network"):
         open_splits(SFTConfig(train="squad"))
     assert asked == [("openai/gsm8k", "main"), ("rajpurkar/squad", None)]
+
+
+def test_a_table_that_holds_nothing_is_refused(tmp_path):
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pa.table({"input": pa.array([], pa.string())}), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=r"a\.parquet has no rows"):
+        open_splits(SFTConfig(train=str(tmp_path / "a.parquet")))
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    with pytest.raises(InputError, match=r"a\.parquet cannot be read"):
+        open_splits(SFTConfig(train=str(tmp_path / "a.parquet")))
 
 
 def test_data_that_are_not_there_are_named(tmp_path, monkeypatch):
@@ -340,6 +406,12 @@ def test_an_answer_is_found_by_where_its_content_stands(spelling, template, trai
     assert talked(spelling, TALK, template) == trained
 
 
+@pytest.mark.parametrize("template", [PLAIN, THOUGHTS])
+def test_the_assistant_may_speak_first(spelling, template):
+    row = {"messages": [TALK["messages"][1], *TALK["messages"][:2]]}
+    assert talked(spelling, row, template).replace("_", "") in ("bc;bc;$", "bc${}bc$")
+
+
 def test_no_end_is_trained_behind_somebody_elses_words(spelling):
     row = {"messages": [*TALK["messages"], {"role": "user", "content": "f"}]}
     assert talked(spelling, row, PLAIN).replace("_", "") == "bc;e;"
@@ -362,6 +434,64 @@ def test_conversations_of_sharegpt(spelling):
 def test_a_conversation_that_cannot_be_read_is_named(spelling, row, template, said):
     with pytest.raises(InputError, match=said):
         talked(spelling, row, template)
+
+
+CALLS = "{% for m in messages %}{{ m.content or m.tool_calls }}{% endfor %}"
+TOOLS = PLAIN + "{{ tools }}"
+
+
+def talk_of(**message):
+    return {"messages": [{"role": "assistant", **message}]}
+
+
+@pytest.mark.parametrize(
+    ("row", "template", "said"),
+    [
+        (talk_of(content=None), PLAIN, "message 1 has no content; leave the message out"),
+        ({"conversations": [{"from": "gpt", "value": None, "weight": 1}]}, PLAIN, "message 1 has no value"),
+        (talk_of(content={"text": "a"}), PLAIN, "message 1: content is a map, and a text is needed"),
+        (talk_of(content=[{"type": "image"}]), PLAIN, "message 1 has a part of type image; only parts with type text"),
+        (talk_of(content=["a"]), PLAIN, "message 1 has a part of type str"),
+        (talk_of(content=None, tool_calls=[{"f": 1}]), PLAIN, "has tool_calls, for which the chat template has no place"),
+        ({**TALK, "tools": [{"f": 1}]}, PLAIN, "has tools, for which the chat template has no place"),
+        ({**TALK, "tools": "{"}, TOOLS, "tools are neither a list nor one that is written as JSON"),
+    ],
+)
+def test_what_a_template_would_drop_or_misread_is_named(spelling, row, template, said):
+    with pytest.raises(InputError, match=f"rows, row 0.*{said}"):
+        talked(spelling, row, template)
+
+
+def test_parts_that_are_text_are_one_text_and_tools_may_be_written_as_json(spelling):
+    parts = [{"type": "text", "text": "b"}, {"type": "text", "text": "c"}]
+    assert talked(spelling, talk_of(content=parts), PLAIN).replace("_", "") == "bc;$"
+    assert talked(spelling, talk_of(content=None, tool_calls=["x"]), CALLS, loss_on="all") == "['x']$"
+    row = {**talk_of(content="b"), "tools": json.dumps([{"type": "function", "function": {"name": "f"}}])}
+    assert "'name': 'f'" in talked(spelling, row, TOOLS, loss_on="all")
+
+
+def test_of_several_templates_the_default_one_is_taken(spelling, tmp_path):
+    place = shutil.copytree(spelling, tmp_path / "several")
+    told = json.loads((place / "tokenizer_config.json").read_text())
+    told["chat_template"] = [{"name": "default", "template": PLAIN}, {"name": "tool_use", "template": MIXES}]
+    (place / "tokenizer_config.json").write_text(json.dumps(told))
+    assert talked(str(place), TALK, None).replace("_", "") == "bc;e;$"
+
+
+def test_rows_without_anything_to_learn_are_refused_before_a_start(spelling, tmp_path):
+    config = build_container(tmp_path, "exp", 1, {})
+    config = replace(config, tokenizer=replace(config.tokenizer, model=spelling))
+    asked = {"messages": TALK["messages"][:1]}
+    rows = replace(folder(tmp_path, training=[asked] * 9), chat_format=ChatConfig(template=PLAIN), val_proportion=None)
+    found = check_rows(config, rows, Letters())
+    assert found == [
+        f"{tmp_path}/training.jsonl:1 has no token to train on, and so it is with all 9 rows that were looked at: "
+        "conversations need words of the assistant, and seq_length room for an answer"
+    ]
+    assert (
+        check_rows(config, replace(folder(tmp_path, training=[asked] * 8 + [TALK]), chat_format=rows.chat_format), Letters())
+        == []
+    )
 
 
 def test_rows_are_looked_at_before_a_start(tmp_path):
