@@ -13,7 +13,7 @@ from hf_runs import RECORDED, hf_container, losses
 from primus.engine.checkpoint.hf.read import model_in
 from primus.engine.config import ConfigContainer, PEFTConfig, SFTConfig
 from primus.engine.config.peft import DEFAULT_TARGETS
-from primus.engine.data.sft.order import Order, samples_of_iteration
+from primus.engine.data.sft.order import Order
 from primus.engine.model.builder import build_model, model_place
 from primus.engine.parallel.mesh import single_mesh
 from primus.engine.parallel.random import RandomStreams
@@ -58,7 +58,8 @@ def plain_losses(model: torch.nn.Module, rows: SFTConfig, end: int) -> list[floa
     optimizer = torch.optim.AdamW(trained, RATE, betas=(0.9, 0.98), eps=1.0e-5, weight_decay=0.0)
     found = []
     for iteration in range(1, ITERATIONS + 1):
-        chosen = [pairs[number] for number in samples_of_iteration(order, iteration)]
+        epoch, done = divmod((iteration - 1) * BATCH, order.epoch_samples)
+        chosen = [pairs[number] for number in order.epoch(epoch)[done : done + BATCH]]
         longest = max(len(prompt) + len(answer) for prompt, answer in chosen)
         ids = torch.full((BATCH, longest), end)
         labels = torch.full((BATCH, longest), -100)

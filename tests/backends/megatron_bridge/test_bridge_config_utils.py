@@ -248,6 +248,13 @@ def test_a_null_tokenizer_has_the_vocabulary_of_its_model():
     assert loaded(vocab_size=700).tokenizer.vocab_size is None
 
 
+def test_the_seed_of_a_run_orders_its_documents():
+    training = {"flavor": "vanilla_gpt_pretrain_config"}
+    assert loaded(**training, rng={"seed": 7}).dataset.random_seed == 7
+    assert loaded(**training, rng={"seed": 7}, dataset={"random_seed": 8}).dataset.random_seed == 8
+    assert loaded(rng={"seed": 7}).dataset.seed == 5678, "rows have a seed of their own"
+
+
 def test_nothing_is_saved_on_request():
     config = loaded(skip_save=True)
     assert (config.checkpoint.save, config.checkpoint.save_interval) == (None, None)

@@ -145,6 +145,7 @@ def test_a_length_moves_in_small_steps_in_half_precision() -> None:
     base = ColumnParallelLinear(place, 16, 512, bias=False, initial=normal(1.0))
     peft = PEFTConfig(scheme="dora", dim=2, alpha=2.0)
     adapter = LoRA(place, division_of(base.weight, place), peft, magnitude=magnitude_sharding(base.weight, place))
+    assert adapter.weight_magnitude.dtype == torch.float32
     linear = adapted(place, base.requires_grad_(False), adapter, peft)
     with torch.no_grad():
         base.weight.normal_(generator=torch.Generator().manual_seed(1))

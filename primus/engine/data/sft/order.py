@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from primus.engine.data.samplers import PADDING, Sampling
 from primus.errors import InputError
 
-__all__ = ["Order", "in_turn_of_ranks", "round_and_round", "samples_of_iteration"]
+__all__ = ["Order", "in_turn_of_ranks", "round_and_round"]
 
 _Kind = Literal["batch", "single", "cyclic"]
 
@@ -53,12 +53,6 @@ def in_turn_of_ranks(order: Order, s: Sampling, consumed: int) -> Iterator[list[
         for start in range(done, len(drawn) - s.unit + 1, s.unit):
             yield drawn[start + s.rank : start + s.unit : s.size].tolist()
         epoch, done = epoch + 1, 0
-
-
-def samples_of_iteration(order: Order, iteration: int) -> list[int]:
-    """Return the samples of an iteration, counted from 1, in a run of one batch size."""
-    epoch, done = divmod((iteration - 1) * order.batch, order.epoch_samples)
-    return [int(number) for number in order.epoch(epoch)[done : done + order.batch]]
 
 
 def round_and_round(s: Sampling, consumed: int, *, whole: bool) -> Iterator[list[int]]:

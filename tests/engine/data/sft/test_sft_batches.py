@@ -14,7 +14,7 @@ from primus.engine.config import PackingConfig, SFTConfig
 from primus.engine.data import workers
 from primus.engine.data.samplers import PADDING, Sampling
 from primus.engine.data.sft.batches import Batches
-from primus.engine.data.sft.order import Order, in_turn_of_ranks, round_and_round, samples_of_iteration
+from primus.engine.data.sft.order import Order, in_turn_of_ranks, round_and_round
 from primus.engine.data.sft.packing import pack
 from primus.engine.data.sft.rows import Listed
 from primus.engine.data.sft.samples import Sample, Samples
@@ -113,6 +113,12 @@ def _first_fit(lengths, size, order):
 
 
 ORDER = Order(total=11, batch=4, seed=3)
+
+
+def samples_of_iteration(order, iteration):
+    """Return the samples of an iteration, counted from 1."""
+    epoch, done = divmod((iteration - 1) * order.batch, order.epoch_samples)
+    return order.epoch(epoch)[done : done + order.batch].tolist()
 
 
 def sampling(rank, size, micro=1):
