@@ -149,6 +149,7 @@ def test_packing_changes_length_and_batch_as_the_family_says():
     def of(recipe, flavor):
         config = make(recipe, flavor, packed_sequence=True)
         assert config.dataset.packed_sequence_specs.packed_sequence_size == config.dataset.seq_length
+        assert config.dataset.dataset_kwargs == {"pad_to_max_length": True}
         return config.dataset.seq_length, config.train.global_batch_size
 
     assert of("llama.llama3", "llama3_8b_finetune_config") == (4096, 8)
