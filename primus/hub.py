@@ -29,7 +29,9 @@ def model_folder(name: str, *, key: str = "hf_path", weights: bool = True) -> Pa
     if name and folder.is_dir():
         return folder.absolute()
     if not _NAME.fullmatch(name):
-        raise InputError(f"{key} {name}: there is no such folder, and it is no name on the hub, OWNER/MODEL; correct the path")
+        raise InputError(
+            f"{key} {name or '(empty)'}: there is no such folder, and it is no name on the hub, OWNER/MODEL; correct the path"
+        )
     return cached_folder(name, weights=weights) or _downloaded(name, key, weights=weights)
 
 

@@ -39,7 +39,7 @@ from primus.backends.megatron_bridge.words import node_of, normalised
 from primus.core.experiment import Value
 from primus.core.experiment.value import Node, Tree, flat, plain
 from primus.core.keys import check_values, show_value
-from primus.errors import ConfigError
+from primus.errors import ConfigError, InputError
 from primus.hub import cached_folder
 
 __all__ = ["Merged", "load_recipe_config", "merged"]
@@ -145,13 +145,13 @@ def _recipe_container(nodes: Mapping[str, Node], problems: list[str]) -> tuple[C
             problems.append(f"{place}: {recipe} {flavor} does not take it; `primus config recipes` lists what it takes.")
     try:
         return built(function, given, name=f"{recipe} {flavor}"), taken
-    except ConfigError as error:
+    except InputError as error:
         # The flavor as it is stands in, so that what is wrong elsewhere is told too.
-        problems += [_placed(problem, nodes) for problem in error.problems]
+        problems += _of_flavor(error, nodes)
     try:
         return built(function, {"hf_path": given["hf_path"]} if "hf_path" in given else {}, name=f"{recipe} {flavor}"), taken
-    except ConfigError as error:
-        raise ConfigError(dict.fromkeys([*problems, *error.problems])) from error
+    except InputError as error:
+        raise ConfigError(dict.fromkeys([*problems, *_of_flavor(error, nodes)])) from error
 
 
 def _argument(name: str, node: Node, problems: list[str]) -> Any:
@@ -175,6 +175,15 @@ def _nothing_to_train_on(config: ConfigContainer, mock: Node | None) -> Iterator
         return
     if not any((data.blend, data.blend_per_split, data.data_args_path, data.per_split_data_args_path)):
         yield f"{where('mock', flat(mock))}: no data is named; set data_paths, or mock: true."
+
+
+def _of_flavor(error: InputError, nodes: Mapping[str, Node]) -> Iterator[str]:
+    """Yield what a flavor finds wrong, with its place; what is no argument is the folder that it takes its model from."""
+    for problem in error.problems:
+        if isinstance(error, ConfigError) or "hf_path" not in nodes or _word(problem) == "hf_path":
+            yield _placed(problem, nodes)
+        else:
+            yield f"{problem} (hf_path, {flat(nodes['hf_path']).source})"
 
 
 def _placed(problem: str, nodes: Mapping[str, Node]) -> str:

@@ -21,6 +21,8 @@ __all__ = ["Setting", "apply", "beaten", "defers", "expand_precision", "flat_key
 
 _NULL_CLEARS = ("peft",)
 """Arguments of flavors whose null is a value; that of any other means what the recipe says."""
+_PARTS = {"comm_overlap_config": "comm_overlap", "precision_config": "mixed_precision"}
+"""Arguments of flavors that are maps of a sub-config's fields."""
 _PRECISION_WORDS = ("bf16", "fp16", "params_dtype", "accumulate_allreduce_grads_in_fp32")
 
 
@@ -90,10 +92,10 @@ def flat_key(
     elif key in ARGUMENTS_ONLY and key != "finetune_lr":
         # What it decides the flavor has decided.
         settings += [Setting(path=path, value=value, word=key, is_nested=False) for path in ARGUMENTS_ONLY[key]]
-    elif key == "comm_overlap_config" and isinstance(node, Tree):
+    elif key in _PARTS and isinstance(node, Tree):
         for path, each in leaves(key, node):
-            name = path.partition(".")[2]
-            settings.append(Setting(path=f"comm_overlap.{name}", value=each, word=path, is_nested=False))
+            field = f"{_PARTS[key]}.{path.partition('.')[2]}"
+            settings.append(Setting(path=field, value=each, word=path, is_nested=False))
     elif routes := routes_of(key, config):
         settings += [Setting(path=path, value=value, word=key, is_nested=False) for path in routes]
     elif megatron in KEYS:

@@ -192,6 +192,56 @@ def test_run_says_which_keys_change_nothing(monkeypatch, tmp_path):
         assert any(line.startswith(said) for line in notices), (said, notices)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            {"flavor": TRAINING, "stage": "pretrain"},
+            "hf_path (exp.yaml:1) names no tokenizer here: recipe gpt.vanilla_gpt pretrains on numbers; set "
+            "use_null_tokenizer: false.",
+        ),
+        (
+            {"precision_config": {"hysteresis": 3}},
+            "precision_config (exp.yaml:1 as precision_config.hysteresis) names no dtype, so weights are fp32; bf16: true "
+            "beside it says otherwise.",
+        ),
+        (
+            {"precision_config": {"bf16": True, "autocast_enabled": True}},
+            "mixed_precision.autocast_enabled true (exp.yaml:1 as precision_config.autocast_enabled) has no effect: weights "
+            "have the dtype that they compute in.",
+        ),
+        (
+            {"wandb_entity": "e"},
+            "wandb_entity e (exp.yaml:1) has no effect: disable_wandb true (recipe gpt.vanilla_gpt: wandb_project null).",
+        ),
+        (
+            {"train_iters": 3, "train": {"train_iters": 4}},
+            "train_iters 3 (exp.yaml:1) has no effect: train.train_iters 4 (exp.yaml:1) goes before it.",
+        ),
+    ],
+)
+def test_run_says_which_words_are_not_what_they_seem(words, said, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert said in build(1, **words).notices
+
+
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [
+        ("/nowhere", "hf_path /nowhere: there is no such folder, and it is no name on the hub, OWNER/MODEL; correct the path"),
+        (".", "/config.json cannot be read: No such file or directory; give the folder of a Hugging Face model (hf_path,"),
+    ],
+)
+def test_a_folder_that_gives_no_shape_is_told_with_its_place_and_what_else_is_wrong(folder, said, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as refused:
+        build(1, recipe="auto", flavor="finetune_config", hf_path=folder, train_iters="many")
+    wrong, shape = refused.value.problems
+    assert wrong == "train_iters many (exp.yaml:1) must be an integer or null."
+    assert said in shape
+    assert shape.endswith("exp.yaml:1)")
+
+
 def test_run_refuses_keys_that_are_not_built(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as refused:

@@ -152,8 +152,8 @@ def _outputs(raw: Raw) -> dict[str, Value]:
         "save_interval": raw.value(checkpoint.save_interval, "checkpoint.save_interval"),
         "load": raw.value(None if goes_on else checkpoint.load, "checkpoint.load"),
         "auto_continue_train": raw.value(goes_on, "checkpoint.load", "checkpoint.save"),
-        "disable_tensorboard": raw.value(logger.tensorboard_dir is None, "logger.tensorboard_dir"),
-        "disable_wandb": raw.value(logger.wandb_project is None, "logger.wandb_project"),
+        "disable_tensorboard": _without(raw, "tensorboard_dir"),
+        "disable_wandb": _without(raw, "wandb_project"),
     }
     if logger.logging_level != LoggerConfig().logging_level or raw.is_chosen("logger.logging_level"):
         # A level that nobody chose would go before the sinks' own.
@@ -163,6 +163,12 @@ def _outputs(raw: Raw) -> dict[str, Value]:
         path = "profiling.use_pytorch_profiler"
         values |= {key: raw.value(profiling.use_pytorch_profiler, path) for key in ("profile", "use_pytorch_profiler")}
     return values
+
+
+def _without(raw: Raw, name: str) -> Value:
+    """Return whether a tool is off because a field of the logger is empty; its place says which field."""
+    value, source = raw.at(f"logger.{name}"), raw.source(f"logger.{name}")
+    return Value(value is None, f"{source}: {name} null" if value is None else source)
 
 
 def _level(given: int | str) -> int | str:
