@@ -92,7 +92,7 @@ def plan_of(config: ConfigContainer, world_size: int) -> Plan:
         iterations=config.train.train_iters,
         samples=samples,
         tokens=samples * model.seq_length,
-        flops_per_iteration=training_flops(model, config.train.global_batch_size),
+        flops_per_iteration=training_flops(model, config.train.global_batch_size, config.peft),
         checkpoints=_num_checkpoints(config),
         checkpoint_bytes=trained * (WIDTHS[config.mixed_precision.params_dtype] + _state_bytes(config)),
     )

@@ -87,18 +87,23 @@ class _AdaptedExpertMLP(torch.autograd.Function):
     def backward(ctx: Any, dy_MH: Tensor) -> tuple[Tensor | None, ...]:
         x_MH, p_M, w1, w2, z_MF, b2, a1, o1, a2, o2, h1, h2 = ctx.saved_tensors
         products, forms = ctx.products, ctx.forms
-        da_MF = products.of(dy_MH, w2)
-        dh2 = products.add_narrow(da_MF, dy_MH, _turned(o2), _turned(a2), ctx.scales[1])
-        dz_MF, a_MF, dp_M = torch.empty_like(z_MF), z_MF.new_empty(len(z_MF), w2.shape[2]), torch.empty_like(p_M)
-        forms.activation.backward_(da_MF, z_MF, p_M, Results(dz_MF, dp_M, a_MF))
-        if b2 is not None:
-            dp_M += (dy_MH * products.spread(b2)).sum(-1).to(dp_M.dtype)
-        dx_MH = products.of(dz_MF, w1)
-        dh1 = products.add_narrow(dx_MH, dz_MF, _turned(o1), _turned(a1), ctx.scales[0])
         grads: list[Tensor | None] = [None] * 4
-        if dh1 is not None:
-            grads[0] = products.gradient(dh1, x_MH, a1, ctx.slots[0])
-            grads[1] = products.gradient(dz_MF, h1, o1, ctx.slots[1])
+        if a1 is None and not any(ctx.needs_input_grad[:2]):
+            # Nothing before the second adapter is trained.
+            dx_MH, dp_M, a_MF = None, None, forms.activation.forward(z_MF, p_M)
+            dh2 = products.narrow(dy_MH, o2.transpose(1, 2), ctx.scales[1])
+        else:
+            da_MF = products.of(dy_MH, w2)
+            dh2 = products.add_narrow(da_MF, dy_MH, _turned(o2), _turned(a2), ctx.scales[1])
+            dz_MF, a_MF, dp_M = torch.empty_like(z_MF), z_MF.new_empty(len(z_MF), w2.shape[2]), torch.empty_like(p_M)
+            forms.activation.backward_(da_MF, z_MF, p_M, Results(dz_MF, dp_M, a_MF))
+            if b2 is not None:
+                dp_M += (dy_MH * products.spread(b2)).sum(-1).to(dp_M.dtype)
+            dx_MH = products.of(dz_MF, w1) if ctx.needs_input_grad[0] else None
+            dh1 = products.add_narrow(dx_MH, dz_MF, _turned(o1), _turned(a1), ctx.scales[0])
+            if dh1 is not None:
+                grads[0] = products.gradient(dh1, x_MH, a1, ctx.slots[0])
+                grads[1] = products.gradient(dz_MF, h1, o1, ctx.slots[1])
         if dh2 is not None:
             grads[2] = products.gradient(dh2, a_MF, a2, ctx.slots[2])
             grads[3] = products.gradient(dy_MH, h2, o2, ctx.slots[3])
@@ -119,11 +124,17 @@ class _Products:
         self._product(x_MA, matrices_GAB, out, self._counts)
         return out
 
-    def add_narrow(self, y: Tensor, x: Tensor, a: Tensor | None, b: Tensor | None, scale: float) -> Tensor | None:
-        """Add s b (a x) to y, and return s (a x) [M, r]; nothing without an adapter."""
+    def narrow(self, x: Tensor, a: Tensor, scale: float) -> Tensor:
+        """Return s (a x) [M, r]."""
+        return self.of(x, a.transpose(1, 2)).mul_(scale)
+
+    def add_narrow(self, y: Tensor | None, x: Tensor, a: Tensor | None, b: Tensor | None, scale: float) -> Tensor | None:
+        """Add s b (a x) to y, if that is wanted, and return s (a x) [M, r]; nothing without an adapter."""
         if a is None or b is None:
             return None
-        h_MR = self.of(x, a.transpose(1, 2)).mul_(scale)
+        h_MR = self.narrow(x, a, scale)
+        if y is None:
+            return h_MR
         if len(b) == 1:
             y.addmm_(h_MR, b[0].t())
         else:

@@ -1,6 +1,9 @@
 """The decoder: plain modules under Megatron-Core's parameter names. Import from the files; this door loads nothing.
 
-size        parameters and FLOPs as integers, without torch
+size        parameters as integers, without torch
+            `adapter_size`: those of adapters
+products    multiplications of a token in a layer
+flops       what training costs of them; `adapter_flops` where adapters alone are trained
 builder     `build_model`: configuration to model, every part chosen once
 gpt         `GPTModel`: embedding, decoder, output
 hidden      shape and dtype of what stages pass on

@@ -8,7 +8,7 @@ from primus.engine.config.model import GATED_ACTIVATIONS, ModelConfig
 from primus.engine.config.peft import PEFTConfig
 from primus.engine.model.size import LayerSize
 
-__all__ = ["AdapterSizes", "adapted_outputs", "adapter_sizes"]
+__all__ = ["AdapterSizes", "adapted_outputs", "adapter_sizes", "factor_sizes", "linear_size"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +40,7 @@ def adapter_sizes(peft: PEFTConfig, model: ModelConfig) -> AdapterSizes:
     for name, parts in targets(peft, model).parts.items():
         matrix, number = _matrix(name, model), int(name.split(".")[2])
         at = number if name.startswith("decoder.") else model.num_layers + number
-        sizes[at] += _of_experts(peft, model, matrix) if ".experts." in name else _of_linear(peft, model, name, parts, matrix)
+        sizes[at] += _of_experts(peft, model, name) if ".experts." in name else _of_linear(peft, model, name, parts, matrix)
     return AdapterSizes(layers=tuple(sizes[: model.num_layers]), predictions=tuple(sizes[model.num_layers :]))
 
 
@@ -49,25 +49,42 @@ def adapted_outputs(peft: PEFTConfig, model: ModelConfig) -> dict[str, int]:
     return {name: _matrix(name, model).outputs for name in targets(peft, model).parts}
 
 
-def _of_linear(peft: PEFTConfig, model: ModelConfig, name: str, parts: tuple[str, ...], matrix: _Matrix) -> LayerSize:
-    """Return A of each part, B with the rows of those that have one, and with DoRA a length for each row."""
-    rows, divided = matrix.outputs, matrix.divided
+def linear_size(name: str, model: ModelConfig) -> int:
+    """Return the weights of a linear, of one expert where it is of experts."""
+    matrix = _matrix(name, model)
+    return matrix.outputs * matrix.inputs
+
+
+def factor_sizes(peft: PEFTConfig, model: ModelConfig, name: str, parts: tuple[str, ...]) -> tuple[int, int]:
+    """Return how many numbers A and B of a linear have: A for each of its parts, B with the rows of those that have one."""
+    matrix = _matrix(name, model)
+    if ".experts." in name:
+        dim = peft.dim // model.moe.router_topk if peft.normalize_moe_lora else peft.dim
+        return dim * matrix.inputs, dim * matrix.outputs
+    rows = matrix.outputs
     if parts:
         place = part_rows(name, rows, model)
         rows = place.groups * sum(place.widths[part] for part in parts)
+    return max(1, len(parts)) * peft.dim * matrix.inputs, rows * peft.dim
+
+
+def _of_linear(peft: PEFTConfig, model: ModelConfig, name: str, parts: tuple[str, ...], matrix: _Matrix) -> LayerSize:
+    """Return A, B, and with DoRA a length for each row."""
+    (a, b), divided = factor_sizes(peft, model, name, parts), matrix.divided
+    if parts:
+        place = part_rows(name, matrix.outputs, model)
         if place.divides_groups and place.groups < model.parallel.tensor_model_parallel_size:
             divided = None
-    a, b = max(1, len(parts)) * peft.dim * matrix.inputs, rows * (peft.dim + (peft.scheme == "dora"))
+    elif peft.scheme == "dora":
+        b += matrix.outputs
     if divided is None:
         return LayerSize(whole=a + b)
     return LayerSize(whole=a, divided=b) if divided == "outputs" else LayerSize(whole=b, divided=a)
 
 
-def _of_experts(peft: PEFTConfig, model: ModelConfig, matrix: _Matrix) -> LayerSize:
+def _of_experts(peft: PEFTConfig, model: ModelConfig, name: str) -> LayerSize:
     """Return what all experts of a layer share, which every rank has, or what each has of its own."""
-    m = model.moe
-    dim = peft.dim // m.router_topk if peft.normalize_moe_lora else peft.dim
-    each = dim * (matrix.inputs + matrix.outputs)
+    m, each = model.moe, sum(factor_sizes(peft, model, name, ()))
     if peft.share_expert_adapters:
         return LayerSize(whole=each)
     assert m.num_experts is not None

@@ -2,115 +2,51 @@
 
 The published formula of Megatron's throughput report: 6 = 3 (forward, gradients of input and weight) x 2 (multiply, add) for
 each weight of a product that a token meets, causal attention at half the square, recomputation not counted. Routers, norms
-and the other parts that are no large products are left out, as there.
+and the other parts that are no large products are left out, as there. With adapters: `adapter_flops.py`.
 """
 
 from collections import Counter
+from dataclasses import dataclass
 
-from primus.engine.config.blocks import LayerKind
-from primus.engine.config.model import GATED_ACTIVATIONS, ModelConfig
+from primus.engine.config.model import ModelConfig
+from primus.engine.config.peft import PEFTConfig
+from primus.engine.model.adapter_flops import adapted_products
+from primus.engine.model.products import feed_forward, mixing, pairs
 from primus.engine.model.size import padded_vocab_size
 
-__all__ = ["flops_of", "training_flops"]
+__all__ = ["TrainingCost", "training_cost", "training_flops"]
 
 
-def training_flops(config: ModelConfig, batch_size: int) -> int:
+@dataclass(frozen=True, slots=True)
+class TrainingCost:
+    """Floating-point operations of training, forward and backward."""
+
+    token: int
+    """Of a token, but for attention."""
+    square: int
+    """Of attention in a sample, for each square of a token: its length is taken twice."""
+
+    def flops(self, *, tokens: float, squares: float) -> float:
+        """Return those of an iteration on so many tokens; `squares` is the sum over samples of the square of their length."""
+        return self.token * tokens + self.square * squares
+
+
+def training_flops(config: ModelConfig, batch_size: int, peft: PEFTConfig | None = None) -> int:
     """Return the floating-point operations of one iteration on `batch_size` sequences."""
     tokens = batch_size * config.seq_length
-    return int(flops_of(config, tokens=tokens, squares=tokens * config.seq_length))
+    return int(training_cost(config, peft).flops(tokens=tokens, squares=tokens * config.seq_length))
 
 
-def flops_of(config: ModelConfig, *, tokens: float, squares: float) -> float:
-    """Return those of an iteration on so many tokens; `squares` is the sum over samples of the square of their length."""
+def training_cost(config: ModelConfig, peft: PEFTConfig | None = None) -> TrainingCost:
+    """Return what training costs; with `peft` the adapters alone are trained."""
+    if peft is not None:
+        of_tokens, of_pairs = adapted_products(peft, config)
+        return TrainingCost(2 * of_tokens, of_pairs)
     h, depths, kinds = config.hidden_size, config.mtp.num_layers, config.layer_kinds()
     # Those behind the last layer are like it.
     layers = Counter(kinds) + Counter({kinds[-1]: depths})
-    of_layers = sum(count * (_mixing(config, kind) + _feed_forward(config, kind)) for kind, count in layers.items())
+    of_layers = sum(count * (mixing(config, kind) + feed_forward(config, kind)) for kind, count in layers.items())
     of_tokens = of_layers + depths * 2 * h * h + (1 + depths) * h * padded_vocab_size(config)
-    pairs = sum(count * _pairs(config, kind) for kind, count in layers.items())
+    of_pairs = sum(count * pairs(config, kind) for kind, count in layers.items())
     # Causal: half of the pairs meet.
-    return 6 * tokens * of_tokens + 3 * squares * pairs
-
-
-def _pairs(config: ModelConfig, kind: LayerKind) -> int:
-    """Return the multiplications of a query with a key and its value in a layer."""
-    a = config.attention
-    if kind.mixing != "attention":
-        return 0
-    if a.mla.enabled:
-        return a.num_attention_heads * (a.mla.score_channels + a.mla.v_head_dim)
-    return 2 * a.num_attention_heads * a.kv_channels
-
-
-def _mixing(config: ModelConfig, kind: LayerKind) -> int:
-    """Return the multiplications of one token in the first half of a layer."""
-    match kind.mixing:
-        case "attention":
-            return _attention(config)
-        case "mamba":
-            return _mamba(config)
-        case "gated_delta":
-            return _delta_net(config)
-        case "kimi_delta":
-            return _kimi_delta(config)
-        case "short_conv":
-            return 4 * config.hidden_size**2
-        case "linear":
-            return config.hidden_size**2
-        case "none":
-            return 0
-
-
-def _feed_forward(config: ModelConfig, kind: LayerKind) -> int:
-    """Return the multiplications of one token in the second half of a layer."""
-    h, matrices = config.hidden_size, 3 if config.activation in GATED_ACTIVATIONS else 2
-    match kind.feed_forward:
-        case "mlp":
-            width = _width_of_experts(config) if kind.is_sparse else kind.ffn_hidden_size
-            return h * width * matrices
-        case "linear":
-            return h * h
-        case "none":
-            return 0
-
-
-def _mamba(config: ModelConfig) -> int:
-    """Return the projections, and the scan token by token: a state is decayed, added to and read (in chunks it is more)."""
-    m = config.mamba
-    return config.hidden_size * (sum(m.blocks) + m.width) + 3 * m.width * m.state_dim
-
-
-def _delta_net(config: ModelConfig) -> int:
-    """Return the projections, and the rule token by token: a state is decayed, read twice and added to."""
-    d = config.delta
-    return config.hidden_size * (sum(d.blocks) + d.values) + 4 * d.values * d.key_head_dim
-
-
-def _kimi_delta(config: ModelConfig) -> int:
-    """Return the projections, those of the gates in two steps, and the rule token by token, as above."""
-    d = config.delta
-    projections = config.hidden_size * (sum(d.read) + sum(d.gates_down) + d.values)
-    return projections + d.value_head_dim * (d.decays + d.values) + 4 * d.values * d.key_head_dim
-
-
-def _attention(config: ModelConfig) -> int:
-    """Return the multiplications of one token in a layer's projections around attention."""
-    if config.attention.mla.enabled:
-        return _latent_attention(config)
-    h, d = config.hidden_size, config.attention.kv_channels
-    q, kv = config.attention.num_attention_heads * d, config.attention.num_query_groups * d
-    return h * (q * (1 + config.attention.output_gate) + 2 * kv) + q * h
-
-
-def _latent_attention(config: ModelConfig) -> int:
-    h, heads, mla = config.hidden_size, config.attention.num_attention_heads, config.attention.mla
-    q, kv, out = heads * mla.score_channels, heads * (mla.qk_head_dim + mla.v_head_dim), heads * mla.v_head_dim
-    queries = h * q if mla.q_lora_rank is None else mla.q_lora_rank * (h + q)
-    latent = mla.kv_lora_rank * (h + kv) + h * mla.qk_pos_emb_head_dim
-    return queries + latent + out * h
-
-
-def _width_of_experts(config: ModelConfig) -> int:
-    """Return the widths of all the feed-forward parts that a token passes in a sparse layer."""
-    m = config.moe
-    return m.router_topk * (m.ffn_hidden_size or config.ffn_hidden_size) + (m.shared_expert_intermediate_size or 0)
+    return TrainingCost(6 * of_tokens, 3 * of_pairs)

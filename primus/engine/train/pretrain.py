@@ -19,7 +19,7 @@ from primus.engine.checkpoint.start import Start, find_start
 from primus.engine.config import ConfigContainer, serialize
 from primus.engine.config.batch import BatchPlan
 from primus.engine.data.tokenizer import Tokenizer, build_tokenizer
-from primus.engine.model.flops import flops_of
+from primus.engine.model.flops import training_cost
 from primus.engine.model.size import parameter_count
 from primus.engine.observe.profiler import Profiler
 from primus.engine.observe.timers import TimerReport
@@ -167,6 +167,7 @@ def build_loop(parts: Parts, feeds: Feeds, plan: BatchPlan, process_start: float
 
     if not train.skip_train:
         callbacks.append(Saving(config.checkpoint, save_non_persistent))
+    cost = training_cost(config.model, config.peft)
 
     return Loop(
         state=parts.state,
@@ -175,7 +176,7 @@ def build_loop(parts: Parts, feeds: Feeds, plan: BatchPlan, process_start: float
         plan=plan,
         train_iters=0 if train.skip_train else train.train_iters,
         skipped=frozenset(train.iterations_to_skip),
-        flops_of=lambda sums: flops_of(config.model, tokens=sums.tokens, squares=sums.squares),
+        flops_of=lambda sums: cost.flops(tokens=sums.tokens, squares=sums.squares),
         save=save,
         callbacks=callbacks,
         trace=trace,

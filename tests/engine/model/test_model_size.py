@@ -14,7 +14,7 @@ from primus.engine.config.moe import MoEConfig
 from primus.engine.config.mtp import MTPConfig
 from primus.engine.config.position import PositionConfig
 from primus.engine.model.builder import build_model
-from primus.engine.model.flops import flops_of, training_flops
+from primus.engine.model.flops import training_cost, training_flops
 from primus.engine.model.gpt import GPTModel
 from primus.engine.model.size import padded_vocab_size, parameter_count
 from primus.engine.parallel.mesh import single_mesh
@@ -119,7 +119,7 @@ def test_training_flops_equal_the_published_formula(activation: str, flops: int)
 
 
 def test_shorter_samples_take_attention_less() -> None:
-    whole, halves = (flops_of(LARGER, tokens=1024, squares=1024 * length) for length in (128, 64))
+    whole, halves = (training_cost(LARGER).flops(tokens=1024, squares=1024 * length) for length in (128, 64))
     a = LARGER.attention
     assert whole == training_flops(LARGER, 8)
     assert whole - halves == 6 * 1024 * 64 * LARGER.num_layers * a.num_attention_heads * a.kv_channels
