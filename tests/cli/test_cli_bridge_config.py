@@ -222,6 +222,13 @@ def test_validate_holds_what_a_user_wrote_against_the_recipe(primus, lines, said
     assert said in primus("config", "validate", "b.yaml").err
 
 
+def test_fine_tuning_starts_from_weights(primus, bridge):
+    place = "set hf_path to a Hugging Face folder or name, or pretrained_checkpoint (recipe gpt.vanilla_gpt)."
+    assert f"adapters need the weights that they adapt: {place}" in primus("config", "validate", bridge).err
+    Path(bridge).write_text(BRIDGE.replace("peft: lora", "peft: none").replace("      peft_dim: 3\n", ""))
+    assert f"fine-tuning starts from weights: {place}" in primus("config", "validate", bridge).err
+
+
 def test_an_experiment_that_is_right(primus, bridge):
     Path("hf").mkdir()
     Path("right.yaml").write_text(BRIDGE + "      hf_path: hf\n")

@@ -21,7 +21,7 @@ from primus.engine.parallel.random import RandomStreams
 from primus.engine.parallel.sharding import global_parameters, weight_shards
 from primus.engine.peft.adapter import LoRA, division_of, initial_rule
 from primus.engine.peft.apply import apply_peft, without_adapters
-from primus.engine.peft.linears import adapted, magnitude_sharding
+from primus.engine.peft.linears import adapted, magnitude_sharding, row_squares
 
 DATA = Path(__file__).parents[2] / "data" / "hf"
 PARTS = {
@@ -155,6 +155,7 @@ def test_a_length_moves_in_small_steps_in_half_precision() -> None:
         x = torch.randn(64, 1, 16, generator=torch.Generator().manual_seed(2)).bfloat16()
         longer = linear(x).float().norm() / base(x).float().norm()
     assert longer.item() == pytest.approx(1.0035, abs=1.5e-3)
+    torch.testing.assert_close(row_squares(base.weight), base.weight.float().square().sum(1))
 
 
 def streams_of_one() -> RandomStreams:
