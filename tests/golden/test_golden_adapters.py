@@ -1,5 +1,6 @@
 """Runs with adapters save these alone, resume bitwise, go on in another layout, and know the base that they belong to."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -15,8 +16,11 @@ from safetensors.torch import load_file, save_file
 from test_golden_layouts import in_float64
 
 from primus.engine.checkpoint.fingerprint import fingerprint
+from primus.engine.checkpoint.hf.new_folder import new_folder
+from primus.engine.checkpoint.hf.peft_import import import_peft
 from primus.engine.checkpoint.load import open_checkpoint
 from primus.engine.config import ConfigContainer, PEFTConfig
+from primus.engine.config.serialize import from_dict
 from primus.engine.parallel.mesh import single_mesh
 from primus.engine.parallel.sharding import Chunk, Shards
 
@@ -93,11 +97,7 @@ def refused(config: ConfigContainer) -> str:
 
 def test_adapters_of_another_base_are_refused(tmp_path: Path) -> None:
     run_ranks(train_rank, 1, run(tmp_path, "first", exit_interval=2))
-    (tmp_path / "hf").mkdir()
-    tensors = load_file(RECORDED / "llama" / "model.safetensors")
-    tensors["model.norm.weight"][3] += 1
-    save_file(tensors, tmp_path / "hf" / "model.safetensors", metadata={"format": "pt"})
-    (tmp_path / "hf" / "config.json").write_text((RECORDED / "llama" / "config.json").read_text())
+    write_other_base(tmp_path / "hf")
     config = loading(run(tmp_path, "second"), load=str(tmp_path / "first" / "saved"), hf_path=str(tmp_path / "hf"))
     said = refused(config)
     assert f"belong to other base weights than this run has: they were trained on {RECORDED / 'llama'}" in said
@@ -105,6 +105,39 @@ def test_adapters_of_another_base_are_refused(tmp_path: Path) -> None:
     # The same weights elsewhere are the same base.
     save_file(load_file(RECORDED / "llama" / "model.safetensors"), tmp_path / "hf" / "model.safetensors")
     run_ranks(train_rank, 1, config)
+
+
+def write_other_base(folder: Path) -> None:
+    """Write the recorded Llama with one weight changed."""
+    folder.mkdir()
+    tensors = load_file(RECORDED / "llama" / "model.safetensors")
+    tensors["model.norm.weight"][3] += 1
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text((RECORDED / "llama" / "config.json").read_text())
+
+
+def test_imported_adapters_know_their_base(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """In whatever dtype a run has it; imported without its weights, they know the first that they meet."""
+    write_other_base(tmp_path / "hf")
+    for name, base in (("known", RECORDED / "llama"), ("unknown", tmp_path / "bare")):
+        if name == "unknown":
+            base.mkdir()
+            (base / "config.json").write_text((RECORDED / "llama" / "config.json").read_text())
+        with new_folder(tmp_path / name) as folder:
+            import_peft(RECORDED / "lora_llama", base, folder)
+    assert "NOT recorded, which weights the adapters are for" in caplog.text
+    peft = from_dict(json.loads((tmp_path / "known" / "peft.json").read_text()), PEFTConfig, "peft")
+
+    def on(name: str, hf_path: Path, load: Path, **keys: Any) -> ConfigContainer:
+        return loading(run(tmp_path, name, peft=peft, train_iters=1, **keys), load=str(load), hf_path=str(hf_path))
+
+    for bf16 in (False, True):
+        said = refused(on("other", tmp_path / "hf", tmp_path / "known", bf16=bf16))
+        assert f"belong to other base weights than this run has: they were trained on {RECORDED / 'llama'} (" in said
+    run_ranks(train_rank, 1, on("same", RECORDED / "llama", tmp_path / "known", bf16=True))
+    run_ranks(train_rank, 1, on("first", tmp_path / "hf", tmp_path / "unknown", save_interval=1))
+    said = refused(on("next", RECORDED / "llama", tmp_path / "first" / "saved"))
+    assert f"they were trained on {tmp_path / 'hf'} (" in said
 
 
 def test_adapters_of_another_kind_are_refused(tmp_path: Path) -> None:

@@ -22,18 +22,20 @@ def adapter_problems(
             f"{folder} holds all weights of a model and no adapters, which a run with peft resumes: give it as "
             "pretrained_checkpoint, or leave peft out"
         ]
-    theirs, ours = saved["container"]["peft"], container["peft"]
+    theirs, asked = saved["container"]["peft"], container["peft"]
     problems = [
-        f"peft.{name}: the adapters in {folder} were trained with {theirs.get(name)}, the run says {ours[name]}"
+        f"peft.{name}: the adapters in {folder} were trained with {theirs.get(name)}, the run says {asked[name]}"
         for name in _FIELDS
-        if theirs.get(name) != ours[name]
+        if theirs.get(name) != asked[name]
     ]
     # In another dtype the same weights have other bits.
-    if its_base["dtype"] == base["dtype"] and its_base["fingerprint"] not in (None, base["fingerprint"]):
-        problems.append(
-            f"the adapters in {folder} belong to other base weights than this run has: they were trained on {_name(its_base)} "
-            f"(fingerprint {its_base['fingerprint']}), and {_name(base)} has {base['fingerprint']}; give that base"
-        )
+    for dtype, ours in base["fingerprints"].items():
+        known = its_base["fingerprints"].get(dtype, ours)
+        if known != ours:
+            problems.append(
+                f"the adapters in {folder} belong to other base weights than this run has: they were trained on "
+                f"{_name(its_base)} (fingerprint {known}), and {_name(base)} has {ours}; give that base"
+            )
     return problems
 
 

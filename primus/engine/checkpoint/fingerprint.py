@@ -1,7 +1,8 @@
 """Which weights they are: one number for all of them, the same in every layout, format and dtype that holds their values.
 
 Each element counts as the bits of its value times a number that its place in the global tensor gives, modulo 2^64. Sums do not
-care who adds them, so ranks take what they hold; one changed bit changes the sum.
+care who adds them, so ranks take what they hold; one changed bit changes the sum. Layers that predict further ahead are left
+out: a run may do without them.
 """
 
 import hashlib
@@ -22,6 +23,7 @@ _BLOCK = 1 << 20
 _ODD = (-7046029254386353131, -4658895280553007687)
 """Multipliers of the SplitMix64 kind, as signed numbers."""
 _MODULUS = 1 << 64
+_PREDICTIONS = "mtp."
 
 
 def fingerprint(tensors: Mapping[str, Shards], group: Group) -> str:
@@ -49,7 +51,8 @@ def sums(shards: Shards) -> dict[Box, int]:
 
 def digest(totals: Mapping[str, int]) -> str:
     """Return the fingerprint of whole tensors whose sums these are."""
-    text = "\n".join(f"{name} {total % _MODULUS:016x}" for name, total in sorted(totals.items()))
+    kept = sorted((name, total) for name, total in totals.items() if not name.startswith(_PREDICTIONS))
+    text = "\n".join(f"{name} {total % _MODULUS:016x}" for name, total in kept)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

@@ -1,7 +1,7 @@
 """`MergedSource`: the checkpoint of adapters and that of their base, read as the whole model that they are together."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from primus.engine.parallel.mesh import Mesh, single_mesh
 from primus.engine.parallel.sharding import Chunk, Shards
 from primus.errors import InputError
 
-__all__ = ["MergedSource", "adapted_linears", "whole", "with_base"]
+__all__ = ["MergedSource", "adapted_linears", "fingerprints", "whole", "with_base"]
 
 Shape = tuple[int, ...]
 
@@ -113,6 +113,19 @@ def adapted_linears(names: Mapping[str, Any]) -> dict[str, set[str]]:
     return found
 
 
+def fingerprints(source: Source, model: ModelConfig, dtypes: Sequence[torch.dtype]) -> dict[str, str]:
+    """Return the fingerprint that the weights of a whole model have in runs of each dtype, one tensor in memory at a time."""
+    casts = {dtype: global_dtypes(model, dtype) for dtype in dtypes}
+    totals: dict[torch.dtype, dict[str, int]] = {dtype: {} for dtype in dtypes}
+    for name in casts[dtypes[0]]:
+        stored = whole(source, name)
+        for dtype, cast in casts.items():
+            value = stored.to(cast[name])
+            shards = Shards(tuple(value.shape), value.dtype, [Chunk((0,) * value.dim(), value)])
+            totals[dtype][name] = sum(sums(shards).values())
+    return {str(dtype): digest(each) for dtype, each in totals.items()}
+
+
 def whole(source: Source, name: str) -> Tensor:
     """Read a whole tensor."""
     shape, dtype = source.shapes()[name], source.dtypes()[name]
@@ -123,16 +136,11 @@ def whole(source: Source, name: str) -> Tensor:
 
 def _check_base(source: Source, record: Mapping[str, Any], model: ModelConfig) -> None:
     """InputError if a base is not the one that a checkpoint of adapters names by its fingerprint."""
-    if record["fingerprint"] is None:
-        return
-    dtype = getattr(torch, str(record["dtype"]).removeprefix("torch."))
-    totals: dict[str, int] = {}
-    for name, cast in global_dtypes(model, dtype).items():
-        value = whole(source, name).to(cast)
-        totals[name] = sum(sums(Shards(tuple(value.shape), cast, [Chunk((0,) * value.dim(), value)])).values())
-    found = digest(totals)
-    if found != record["fingerprint"]:
-        raise InputError(
-            f"the adapters were trained on {record['path']} (fingerprint {record['fingerprint']}), and the base there has "
-            f"{found}: give the base that they need"
-        )
+    for name, known in list(record["fingerprints"].items())[:1]:
+        dtype = getattr(torch, str(name).removeprefix("torch."))
+        found = fingerprints(source, model, (dtype,))[name]
+        if found != known:
+            raise InputError(
+                f"the adapters were trained on {record['path']} (fingerprint {known}), and the base there has {found}: give "
+                "the base that they need"
+            )

@@ -53,7 +53,7 @@ class Contents:
     container: Mapping[str, Any]
     """The run's configuration as plain data."""
     base: Mapping[str, Any] | None = None
-    """What `model` adapts, where that is adapters: `path`, `fingerprint`, `dtype`; None: these are all weights."""
+    """What `model` adapts, where that is adapters: `path`, and `fingerprints` by dtype; None: these are all weights."""
 
 
 def save_checkpoint(config: CheckpointConfig, contents: Contents, *, mesh: Mesh, progress: Progress | None = None) -> Path:

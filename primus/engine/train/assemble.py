@@ -64,7 +64,7 @@ class Parts:
     progress: Progress | None
     """`progress.txt`; None where it is not kept."""
     base: Mapping[str, Any] | None = None
-    """What adapters stand beside: `path`, `fingerprint`, `dtype`; None: all weights are trained."""
+    """What adapters stand beside: `path`, and `fingerprints` by dtype; None: all weights are trained."""
 
     def save(self) -> Path:
         """Write a checkpoint of this very moment."""
@@ -176,8 +176,7 @@ def _take_base(parts: Parts) -> None:
         log.warning("adapters stand beside random weights: neither pretrained_checkpoint nor hf_path is set")
     parts.base = {
         "path": None if start is None else str(start.folder),
-        "fingerprint": fingerprint(frozen, parts.mesh.world),
-        "dtype": str(dtype_of(dtype)),
+        "fingerprints": {str(dtype_of(dtype)): fingerprint(frozen, parts.mesh.world)},
     }
     # Of the weights that adapters start from; what a run resumes comes over them.
     set_magnitudes(parts.chunks, _model_shards(parts), parts.mesh)

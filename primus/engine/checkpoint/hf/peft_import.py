@@ -5,6 +5,7 @@ that ours cannot be are refused by name. Values are copied bit by bit.
 """
 
 import json
+import logging
 import math
 import re
 from collections.abc import Mapping
@@ -25,6 +26,9 @@ from primus.engine.checkpoint.hf.peft_folder import ADAPTER_CONFIG, STEM, Factor
 from primus.engine.checkpoint.hf.peft_modules import form_of, fused, held_in, part_names, rank_of, stacks
 from primus.engine.checkpoint.hf.read import model_in
 from primus.engine.checkpoint.hf.shapes import global_shapes
+from primus.engine.checkpoint.hf.stored import files_of
+from primus.engine.checkpoint.hf.weights import HFSource
+from primus.engine.checkpoint.merged import fingerprints
 from primus.engine.checkpoint.save import saved_layout, seal
 from primus.engine.checkpoint.state import TrainState
 from primus.engine.config.linears import PARTS, SPELLED, linear_names
@@ -35,6 +39,11 @@ from primus.engine.parallel.mesh import single_mesh
 from primus.errors import InputError
 
 __all__ = ["import_peft"]
+
+log = logging.getLogger(__name__)
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+"""Of the weights of runs."""
 
 
 def import_peft(source: Path, base: Path, out: Path) -> None:
@@ -196,6 +205,16 @@ def _spells(linear: str, spelled: str) -> bool:
     return last == spelled or spelled in (SPELLED[part] for part in PARTS.get(last, ()))
 
 
+def _fingerprints(base: Path, model: ModelConfig) -> dict[str, str]:
+    """Return what tells the weights that the adapters are for, in each dtype of a run; nothing where they are not there."""
+    try:
+        files_of(base)
+    except InputError as error:
+        log.warning("NOT recorded, which weights the adapters are for (a run on others will not be told): %s", error)
+        return {}
+    return fingerprints(HFSource(base), model, _DTYPES)
+
+
 def _write(out: Path, tensors: Mapping[str, Tensor], peft: PEFTConfig, model: ModelConfig, base: Path) -> None:
     folder = out / RELEASE
     folder.mkdir()
@@ -208,7 +227,7 @@ def _write(out: Path, tensors: Mapping[str, Tensor], peft: PEFTConfig, model: Mo
         "saved_layout": saved_layout(single_mesh()),
         "optimizer_common": None,
         "has_rng": False,
-        "base": {"path": str(base.absolute()), "fingerprint": None, "dtype": None},
+        "base": {"path": str(base.absolute()), "fingerprints": _fingerprints(base, model)},
     }
     seal(folder, dist_format.save_pieces(folder, stored, pieces), common)
     write_durably(out / "peft.json", (json.dumps(to_dict(peft), indent=2) + "\n").encode())
