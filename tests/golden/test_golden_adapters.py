@@ -161,6 +161,8 @@ def test_adapters_are_no_model_and_a_model_is_no_adapters(tmp_path: Path) -> Non
     assert (
         "holds all weights of a model and no adapters, which a run with peft resumes: give it as pretrained_checkpoint" in said
     )
+    said = refused(loading(run(tmp_path, "as base"), pretrained_checkpoint=str(tmp_path / "adapters" / "saved")))
+    assert ", and no weights to adapt: give it as load, and those as pretrained_checkpoint or hf_path" in said
     based = loading(run(tmp_path, "fourth", train_iters=1), pretrained_checkpoint=str(tmp_path / "whole" / "saved"))
     (text,) = run_ranks(logged_rank, 1, based)
     assert "whole/saved/iter_0000002 of iteration 2: weights" in text

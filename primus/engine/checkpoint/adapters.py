@@ -13,10 +13,10 @@ _FIELDS = ("scheme", "dim", "alpha", "share_expert_adapters", "normalize_moe_lor
 def adapter_problems(
     folder: Path, saved: Mapping[str, Any], container: Mapping[str, Any], base: Mapping[str, Any] | None
 ) -> list[str]:
-    """Return why what a checkpoint has in common does not fit a run; `base` None: the run asks for all weights."""
+    """Return why what a checkpoint has in common does not fit a run; `base` None: all weights are asked for."""
     its_base = saved.get("base")
     if base is None:
-        return [] if its_base is None else [_only_adapters(folder, saved, its_base)]
+        return [] if its_base is None else [_only_adapters(folder, saved, its_base, has_peft=container["peft"] is not None)]
     if its_base is None:
         return [
             f"{folder} holds all weights of a model and no adapters, which a run with peft resumes: give it as "
@@ -39,12 +39,11 @@ def adapter_problems(
     return problems
 
 
-def _only_adapters(folder: Path, saved: Mapping[str, Any], base: Mapping[str, Any]) -> str:
-    scheme = saved["container"]["peft"]["scheme"]
-    return (
-        f"{folder} holds only adapters (peft {scheme}, trained on {_name(base)}): set peft and give it as load to go on with "
-        "them, or make a whole model with `primus checkpoint export-hf`"
-    )
+def _only_adapters(folder: Path, saved: Mapping[str, Any], base: Mapping[str, Any], *, has_peft: bool) -> str:
+    what = f"{folder} holds only adapters (peft {saved['container']['peft']['scheme']}, trained on {_name(base)})"
+    if has_peft:
+        return f"{what}, and no weights to adapt: give it as load, and those as pretrained_checkpoint or hf_path"
+    return f"{what}: set peft and give it as load to go on with them, or make a whole model with `primus checkpoint export-hf`"
 
 
 def _name(base: Mapping[str, Any]) -> str:

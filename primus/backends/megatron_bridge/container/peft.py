@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from primus.engine.config.peft import DEFAULT_TARGETS
+
 __all__ = ["PEFT", "CanonicalLoRA", "DoRA", "LoRA"]
 
 
@@ -10,7 +12,7 @@ __all__ = ["PEFT", "CanonicalLoRA", "DoRA", "LoRA"]
 class PEFT:
     """What the schemes share."""
 
-    target_modules: list[str] = field(default_factory=lambda: ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"])
+    target_modules: list[str] = field(default_factory=lambda: list(DEFAULT_TARGETS["lora"]))
     exclude_modules: list[str] = field(default_factory=list)
     dim: int = 32
     alpha: float = 32
@@ -42,14 +44,4 @@ class DoRA(PEFT):
 class CanonicalLoRA(PEFT):
     """One adapter a projection."""
 
-    target_modules: list[str] = field(
-        default_factory=lambda: [
-            "linear_q",
-            "linear_k",
-            "linear_v",
-            "linear_proj",
-            "linear_fc1_up",
-            "linear_fc1_gate",
-            "linear_fc2",
-        ]
-    )
+    target_modules: list[str] = field(default_factory=lambda: list(DEFAULT_TARGETS["canonical_lora"]))

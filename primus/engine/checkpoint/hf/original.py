@@ -35,6 +35,10 @@ def checkpoint_folder(checkpoint: Path) -> Path:
 
 
 def known_original(checkpoint: Path, container: Mapping[str, Any]) -> Path | None:
+    """Return the folder with `config.json` that the weights of a checkpoint came from; None if none is there.
+
+    That is one beside the checkpoint, as an import leaves it, or what the run's `container` names: weights, or a tokenizer.
+    """
     candidates = [checkpoint / ORIGINAL, checkpoint.parent / ORIGINAL]
     tokenizer, weights = container.get("tokenizer", {}).get("model"), container.get("checkpoint", {})
     named = (weights.get("hf_path"), weights.get("pretrained_checkpoint"), tokenizer)
