@@ -10,6 +10,6 @@
 - `parallel/`: ranks, groups and what moves between them
 - `config/`: the container
 - `trace/`: times of named stretches of code
-- `cause.py`, `leave.py`, `lifeline.py`, `host_memory.py`: what a process owes its launcher and its machine
+- `cause.py`, `leave.py`, `lifeline.py`, `signals.py`, `host_memory.py`: what a process owes its launcher and its machine
 - `device_memory.py`: its accelerator, and what it has of memory
 """

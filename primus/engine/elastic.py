@@ -14,19 +14,17 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
-
-from torch.distributed.elastic.agent.server.api import WorkerSpec
-from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
-from torch.distributed.elastic.rendezvous import RendezvousParameters
-from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
+from typing import TYPE_CHECKING, Any
 
 from primus import log as logs
 from primus.engine.cause import Cause, read_cause
 from primus.engine.lifeline import name_launcher
+from primus.engine.signals import signals_held
 from primus.errors import EXIT_DONE, EXIT_INPUT, EXIT_RUN
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 __all__ = ["main"]
 
@@ -34,6 +32,7 @@ __all__ = ["main"]
 log = logging.getLogger("primus.engine.elastic")
 
 _MONITOR_INTERVAL_S = 0.1
+_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main(arguments: Sequence[str], worker: Sequence[str] = ("-m", "primus.engine.worker")) -> int:
@@ -48,10 +47,11 @@ def _run(options: argparse.Namespace, causes: Path, worker: Sequence[str]) -> in
     # The agent would otherwise answer SIGTERM and SIGINT itself and kill the workers 30 seconds later.
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"
     name_launcher()
-    agent = _agent(options, causes, worker)
-    forward = _Forwarder(agent)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, forward)
+    with signals_held(*_FORWARDED):
+        agent = _agent(options, causes, worker)
+        forward = _Forwarder(agent)
+        for number in _FORWARDED:
+            signal.signal(number, forward)
     # What the agent says about a failure is said better below.
     logging.disable(logging.CRITICAL)
     try:
@@ -73,8 +73,14 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _agent(options: argparse.Namespace, causes: Path, worker: Sequence[str]) -> LocalElasticAgent:
+def _agent(options: argparse.Namespace, causes: Path, worker: Sequence[str]) -> "LocalElasticAgent":
     """Return the agent of this node; nodes meet at a static endpoint if they are numbered, else through c10d."""
+    from torch.distributed.elastic.agent.server.api import WorkerSpec
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+    from torch.distributed.elastic.rendezvous import RendezvousParameters
+    from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
+
     is_alone = options.endpoint is None
     is_static = options.node_rank is not None and not is_alone
     parameters: dict[str, Any] = {"rank": options.node_rank, "timeout": 900} if is_static else {"timeout": 900}
@@ -110,7 +116,7 @@ def _agent(options: argparse.Namespace, causes: Path, worker: Sequence[str]) -> 
 class _Forwarder:
     """Signal handler that passes the first signal on to the workers and kills them at the second."""
 
-    def __init__(self, agent: LocalElasticAgent) -> None:
+    def __init__(self, agent: "LocalElasticAgent") -> None:
         self._agent = agent
         self.exit_code = 0
         """128 + signal once there was one: the code to leave with unless the workers end well."""
@@ -129,7 +135,7 @@ class _Forwarder:
                 continue
 
 
-def _report(failures: dict[int, ProcessFailure], *, where: str) -> int:
+def _report(failures: dict[int, "ProcessFailure"], *, where: str) -> int:
     """Say which rank failed first and why; return its exit code."""
     causes = {rank: read_cause(Path(failure.error_file)) for rank, failure in failures.items()}
     first = min(failures, key=lambda rank: _order(failures[rank], causes[rank]))
@@ -146,7 +152,7 @@ def _report(failures: dict[int, ProcessFailure], *, where: str) -> int:
     return code if code in (EXIT_INPUT, EXIT_RUN) else EXIT_RUN
 
 
-def _order(failure: ProcessFailure, cause: Cause | None) -> tuple[int, float]:
+def _order(failure: "ProcessFailure", cause: Cause | None) -> tuple[int, float]:
     """Sort key, first cause first: killed from outside, by the time noted, the rest, and those that the agent ended."""
     if cause is not None:
         return 1, cause.time

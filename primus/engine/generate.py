@@ -5,6 +5,7 @@ One process; the checkpoint may have any layout. The sample goes to stdout, ever
 
 import argparse
 import logging
+import signal
 import sys
 from pathlib import Path
 
@@ -54,4 +55,6 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    # Nothing is left to be put in order.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(main(sys.argv[1:]))

@@ -17,6 +17,7 @@ from primus.engine.config import ConfigContainer, serialize
 from primus.engine.host_memory import keep_freed_memory
 from primus.engine.leave import run_program
 from primus.engine.lifeline import end_with_launcher
+from primus.engine.signals import signals_held
 from primus.errors import EXIT_DONE, EXIT_RUN, InputError, PrimusError
 from primus.run_config import put_back_config
 from primus.run_lock import occupy
@@ -39,7 +40,8 @@ def main(arguments: list[str]) -> int:
         if rank == 0:
             occupy(Path(config.run.folder))
         _configure_logging(config, rank)
-        from primus.engine.train.pretrain import pretrain
+        with signals_held(signal.SIGINT):
+            from primus.engine.train.pretrain import pretrain
 
         pretrain(config, process_start=started)
     except PrimusError as error:

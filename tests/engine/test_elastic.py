@@ -6,11 +6,14 @@ import subprocess
 import sys
 import textwrap
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
+from programs import Program
 
-AGENT = "import sys; from primus.engine.elastic import main; sys.exit(main(sys.argv[2:], [sys.argv[1]]))"
+from primus.engine import elastic
+
 WORKER = """
 import os, signal, sys, time
 from pathlib import Path
@@ -24,21 +27,20 @@ folder = Path(sys.argv[1]).parent
 @pytest.fixture
 def start(tmp_path: Path):
     """Return a function that starts two workers with this body, and end what is left of them."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[Program] = []
 
-    def run(body: str) -> subprocess.Popen[str]:
+    def run(body: str) -> Program:
         worker = tmp_path / "worker.py"
         worker.write_text(WORKER + textwrap.dedent(body))
-        command = [sys.executable, "-c", AGENT, str(worker), str(tmp_path / "config.yaml"), "--nproc-per-node", "2"]
-        environment = {**os.environ, "TMPDIR": str(tmp_path)}
-        started.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
+        words = (str(tmp_path / "config.yaml"), "--nproc-per-node", "2")
+        started.append(
+            Program(partial(elastic.main, worker=[str(worker)]), *words, stderr=tmp_path / "said", TMPDIR=str(tmp_path))
+        )
         return started[-1]
 
     yield run
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
+    for program in started:
+        program.kill()
 
 
 def wait_for(file: Path) -> None:
@@ -49,13 +51,13 @@ def wait_for(file: Path) -> None:
 
 
 def test_workers_that_end_well_give_0_and_no_word(start):
-    process = start("assert os.environ['WORLD_SIZE'] == '2'")
-    assert process.communicate()[1] == ""
-    assert process.returncode == 0
+    program = start("assert os.environ['WORLD_SIZE'] == '2'")
+    assert program.end()[1] == ""
+    assert program.returncode == 0
 
 
 def test_the_rank_that_failed_first_gives_code_and_last_words(start):
-    process = start(
+    program = start(
         """
         if rank == 1:
             leave_cause("data/x.bin is truncated", exit_code=2, log=Path("logs/rank-1.log"))
@@ -67,25 +69,25 @@ def test_the_rank_that_failed_first_gives_code_and_last_words(start):
         sys.exit(3)
         """
     )
-    assert process.communicate()[1] == "rank 1 failed first:\ndata/x.bin is truncated\nIts log: logs/rank-1.log\n"
-    assert process.returncode == 2
+    assert program.end()[1] == "rank 1 failed first:\ndata/x.bin is truncated\nIts log: logs/rank-1.log\n"
+    assert program.returncode == 2
 
 
 def test_a_killed_rank_is_named_and_the_others_are_ended(start):
-    process = start(
+    program = start(
         """
         if rank == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(600)
         """
     )
-    message = process.communicate()[1]
+    message = program.end()[1]
     assert message.startswith("rank 0 failed first: it was killed by SIGKILL. The system kills")
-    assert process.returncode == 3
+    assert program.returncode == 3
 
 
 def test_sigterm_reaches_workers_that_then_end_well(start, tmp_path):
-    process = start(
+    program = start(
         """
         def save(*_):
             (folder / f"saved-{rank}").touch()
@@ -97,15 +99,15 @@ def test_sigterm_reaches_workers_that_then_end_well(start, tmp_path):
     )
     for rank in range(2):
         wait_for(tmp_path / f"ready-{rank}")
-    process.send_signal(signal.SIGTERM)
-    assert process.communicate()[1] == ""
-    assert process.returncode == 0
+    program.send_signal(signal.SIGTERM)
+    assert program.end()[1] == ""
+    assert program.returncode == 0
     assert all((tmp_path / f"saved-{rank}").exists() for rank in range(2))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
 def test_workers_do_not_outlive_a_killed_agent(start, tmp_path):
-    process = start(
+    program = start(
         """
         end_with_launcher()
         (folder / f"{os.getpid()}.pid").touch()
@@ -115,8 +117,7 @@ def test_workers_do_not_outlive_a_killed_agent(start, tmp_path):
     )
     for rank in range(2):
         wait_for(tmp_path / f"ready-{rank}")
-    process.kill()
-    process.communicate()
+    program.kill()
     deadline = time.monotonic() + 30
     while any(_is_running(file.stem) for file in tmp_path.glob("*.pid")):
         assert time.monotonic() < deadline, "a worker lives on"
@@ -132,16 +133,16 @@ def _is_running(pid: str) -> bool:
 
 
 def test_sigterm_ends_workers_that_do_not_handle_it(start, tmp_path):
-    process = start("(folder / f'ready-{rank}').touch(); time.sleep(600)")
+    program = start("(folder / f'ready-{rank}').touch(); time.sleep(600)")
     for rank in range(2):
         wait_for(tmp_path / f"ready-{rank}")
-    process.send_signal(signal.SIGTERM)
-    process.communicate()
-    assert process.returncode == 128 + signal.SIGTERM
+    program.send_signal(signal.SIGTERM)
+    program.end()
+    assert program.returncode == 128 + signal.SIGTERM
 
 
 def test_the_first_cause_is_the_one_that_was_caught_first_however_long_the_rank_took_to_end(start):
-    process = start(
+    program = start(
         """
         from primus.engine.cause import noting_time
         try:
@@ -162,7 +163,7 @@ def test_the_first_cause_is_the_one_that_was_caught_first_however_long_the_rank_
             sys.exit(3)
         """
     )
-    assert process.communicate()[1] == "rank 1 failed first:\nfirst\n"
+    assert program.end()[1] == "rank 1 failed first:\nfirst\n"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")

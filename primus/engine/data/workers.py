@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -22,6 +21,7 @@ from torch.utils.data import DataLoader
 
 from primus.cores import num_cores
 from primus.engine.lifeline import end_with_parent
+from primus.engine.signals import signals_held
 from primus.errors import InputError
 
 __all__ = ["Made", "Workers"]
@@ -103,7 +103,8 @@ class Workers:
         """Start the loader on these numbers, and its workers if they are not there."""
         self._numbers.source = numbers
         try:
-            with _signals_held():
+            # So that none meets a worker that does not ignore it yet.
+            with signals_held(*_SIGNALS):
                 return iter(self._loader)
         finally:
             # Whoever asks may own these workers: a ring of references would keep the processes until a collector finds them,
@@ -120,16 +121,6 @@ def _useful_workers(wanted: int) -> int:
     if wanted > cores:
         log.debug("num_workers %d: this machine has %d cores and gets as many workers", wanted, cores)
     return min(wanted, cores)
-
-
-@contextmanager
-def _signals_held() -> Iterator[None]:
-    """Hold signals back while workers start, so that none meets a worker that does not ignore it yet."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _process_end(context: Any) -> Any:
