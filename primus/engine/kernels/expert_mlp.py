@@ -108,7 +108,7 @@ class _ExpertMLP(torch.autograd.Function):
         dx_MH, dp_M = torch.empty_like(dy_MH), torch.empty_like(p_M)
         dz_MF, a_MF = torch.empty_like(z_MF), z_MF.new_empty(len(z_MF), w2.shape[2])
         forms: ExpertForms = ctx.forms
-        for rows, experts, part in _stretches(ctx.counts, forms.rows_at_once(x_MH)):
+        for rows, experts, part in _stretches(ctx.counts, forms.rows_at_once(dy_MH)):
             da_MF = torch.empty_like(a_MF[rows])
             forms.product(dy_MH[rows], w2[experts], da_MF, part)
             forms.activation.backward_(da_MF, z_MF[rows], p_M[rows], Results(dz_MF[rows], dp_M[rows], a_MF[rows]))

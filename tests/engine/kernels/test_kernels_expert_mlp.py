@@ -37,6 +37,17 @@ def test_outputs_and_gradients_equal_the_formula(
         torch.testing.assert_close(mine, right, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.parametrize("grouped", [False, True])
+def test_frozen_experts_pass_gradients_on(grouped: bool) -> None:
+    random = torch.Generator().manual_seed(3)
+    x, p, w1, w2 = (torch.randn(s, dtype=torch.float64, generator=random) for s in [(9, 6), (9,), (4, 8, 6), (4, 6, 4)])
+    x.requires_grad_()
+    ours = expert_mlp(x, p, w1, w2, COUNTS, ExpertForms(FORMS[swiglu], grouped=grouped))
+    theirs = expert_mlp_reference(x, p, w1, w2, COUNTS, swiglu)
+    mine, right = (torch.autograd.grad(out.square().sum(), x)[0] for out in (ours, theirs))
+    torch.testing.assert_close(mine, right, rtol=1e-12, atol=1e-13)
+
+
 @pytest.mark.parametrize(
     ("rows_at_once", "together"), [(0, [[3], [0], [5], [1]]), (4, [[3, 0, 5], [1]]), (9, [[3, 0, 5, 1]]), (99, [[3, 0, 5, 1]])]
 )
