@@ -97,6 +97,13 @@ def test_merged_weights_are_the_recorded_ones() -> None:
         torch.testing.assert_close(merged(base[f"{name}.weight"], a, b, scale=2.0), recorded[f"merged/{name}.weight"])
 
 
+def test_a_merged_weight_is_rounded_once() -> None:
+    generator = torch.Generator().manual_seed(1)
+    weight, a, b = (torch.randn(*shape, generator=generator).bfloat16() for shape in ((64, 48), (3, 48), (64, 3)))
+    exact = weight.double() + 0.01 * (b.double() @ a.double())
+    assert torch.equal(merged(weight, a, b, scale=0.01), exact.bfloat16())
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_dora_is_that_of_the_peft_library(dropout: float) -> None:
     peft = pytest.importorskip("peft")
