@@ -4,6 +4,7 @@ Tensor by tensor, as an accelerator's kernels keep them. `narrow` are the bytes 
 of statistics and of what norms read, which is at least fp32.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -45,6 +46,10 @@ class LayerBytes:
         """`adapted` None: all weights are trained."""
         self.model, self.narrow, self.micro_batch_size, self.adapted = model, narrow, micro_batch_size, adapted
         self._sparse_layers = frozenset(model.moe.layers)
+        self._rescaled_outputs: Counter[int] = Counter()
+        for name, outputs in ({} if adapted is None else adapted.linears).items():
+            if name.startswith("decoder."):
+                self._rescaled_outputs[int(name.split(".")[2])] += outputs
 
     @property
     def wide(self) -> int:
@@ -97,8 +102,7 @@ class LayerBytes:
         """Return what adapted linears give before it is rescaled."""
         if self.adapted is None or not self.adapted.rescales:
             return _Token()
-        prefix = f"decoder.layers.{number}."
-        return _Token(divided=self.narrow * sum(n for name, n in self.adapted.linears.items() if name.startswith(prefix)))
+        return _Token(divided=self.narrow * self._rescaled_outputs[number])
 
     def _narrow_products(self, number: int, *names: str) -> int:
         """Return what the adapters of linears keep besides: their narrow products, which all ranks hold."""

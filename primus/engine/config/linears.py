@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from primus.engine.config.blocks import LayerKind
 from primus.engine.config.model import GATED_ACTIVATIONS, ModelConfig
 from primus.engine.config.peft import PEFTConfig
 
@@ -93,16 +94,18 @@ def part_rows(linear: str, outputs: int, model: ModelConfig) -> PartRows:
 
 def linear_names(model: ModelConfig) -> Iterator[str]:
     """Yield the names of the whole model's linears that can have adapters; the output layer and routers are none of them."""
-    for number in range(model.num_layers):
-        yield from (f"decoder.layers.{number}.{name}" for name in _of_layer(model, number))
+    kinds = model.layer_kinds()
+    known = {kind: tuple(_of_layer(model, kind)) for kind in set(kinds)}
+    for number, kind in enumerate(kinds):
+        yield from (f"decoder.layers.{number}.{name}" for name in known[kind])
     for depth in range(model.mtp.num_layers):
         prefix = f"mtp.layers.{depth}."
         yield f"{prefix}eh_proj"
-        yield from (f"{prefix}transformer_layer.{name}" for name in _of_layer(model, model.num_layers - 1))
+        yield from (f"{prefix}transformer_layer.{name}" for name in known[kinds[-1]])
 
 
-def _of_layer(model: ModelConfig, number: int) -> Iterator[str]:
-    match model.blocks.mixing_of(number):
+def _of_layer(model: ModelConfig, kind: LayerKind) -> Iterator[str]:
+    match kind.mixing:
         case "attention":
             yield from (f"self_attention.{name}" for name in _of_attention(model))
         case "gated_delta" | "short_conv":
@@ -112,9 +115,9 @@ def _of_layer(model: ModelConfig, number: int) -> Iterator[str]:
             yield from (f"self_attention.{name}" for name in names)
         case "mamba":
             yield from ("mixer.in_proj", "mixer.out_proj")
-    if model.blocks.feed_forward_of(number) != "mlp" or model.blocks.mixing_of(number) == "mamba":
+    if kind.feed_forward != "mlp" or kind.mixing == "mamba":
         return
-    if number not in model.moe.layers:
+    if not kind.is_sparse:
         yield from ("mlp.linear_fc1", "mlp.linear_fc2")
         return
     yield from ("mlp.experts.linear_fc1", "mlp.experts.linear_fc2")

@@ -68,6 +68,19 @@ def test_arithmetic_of_a_linear_by_hand() -> None:
     assert training_cost(BASE, peft) == TrainingCost(2 * (frozen + inputs + adapter), 2 * square)
 
 
+def test_each_layer_of_very_many_adds_the_same() -> None:
+    """Dense and sparse in turn: no layer is looked for among all of them."""
+    moe = MODELS["moe"].moe
+
+    def cost(layers: int) -> TrainingCost:
+        sparse = replace(moe, layers=tuple(range(1, layers, 2)))
+        return training_cost(replace(BASE, num_layers=layers, moe=sparse), ALL)
+
+    two, four, many = cost(2), cost(4), cost(4000)
+    assert many.token - two.token == 1999 * (four.token - two.token)
+    assert many.square - two.square == 1999 * (four.square - two.square)
+
+
 def test_a_run_and_its_plan_count_what_adapters_take(tmp_path: Path) -> None:
     peft = PEFTConfig(dim=4)
     container = build_container(tmp_path, "run", 1, {"train_iters": 1, "hidden_dropout": 0.0})
