@@ -15,7 +15,7 @@ from primus.core.experiment import nearest
 from primus.core.keys import parse_type, show_value
 from primus.core.keys.types import NotOfType
 
-__all__ = ["SCHEMES", "Fault", "assign", "field_names"]
+__all__ = ["SCHEMES", "Fault", "assign", "field_names", "must_be_there", "sub_configs_of"]
 
 SCHEMES = {"lora": LoRA, "dora": DoRA, "canonical_lora": CanonicalLoRA}
 """Adapters by the word for them."""
@@ -58,6 +58,16 @@ def assign(config: Any, path: Sequence[str], value: Any) -> bool:
 def field_names(kind: Any) -> tuple[str, ...]:
     """Return the fields of a dataclass."""
     return tuple(each.name for each in fields(kind))
+
+
+def sub_configs_of(kind: Any, name: str) -> tuple[type, ...]:
+    """Return the dataclasses that a field may hold."""
+    return _sub_configs(_hints(kind)[name])
+
+
+def must_be_there(kind: Any, name: str) -> bool:
+    """Tell whether a field may not be None."""
+    return not _may_be_none(_hints(kind)[name])
 
 
 def _hints(kind: Any) -> dict[str, Any]:

@@ -131,6 +131,7 @@ def _recipe_container(nodes: Mapping[str, Node], problems: list[str]) -> tuple[C
             "it; `primus config recipes` lists them"
         )
     recipe, flavor = str(words["recipe"]), str(words["flavor"])
+    name = f"recipe {recipe}, flavor {flavor}"
     try:
         function = find_flavor(recipe, flavor)
     except ConfigError as error:
@@ -139,17 +140,17 @@ def _recipe_container(nodes: Mapping[str, Node], problems: list[str]) -> tuple[C
     if "stage" in nodes:
         _argument("stage", nodes["stage"], problems)
     given = {name: _argument(name, node, problems) for name, node in nodes.items() if name in taken and name not in RUNTIME}
-    for name in ARGUMENTS_ONLY:
-        if name not in taken and name in nodes and plain(nodes[name]) not in (None, False, "none"):
-            place = where(name, flat(nodes[name]))
+    for key in ARGUMENTS_ONLY:
+        if key not in taken and key in nodes and plain(nodes[key]) not in (None, False, "none"):
+            place = where(key, flat(nodes[key]))
             problems.append(f"{place}: {recipe} {flavor} does not take it; `primus config recipes` lists what it takes.")
     try:
-        return built(function, given, name=f"{recipe} {flavor}"), taken
+        return built(function, given, name=name), taken
     except InputError as error:
         # The flavor as it is stands in, so that what is wrong elsewhere is told too.
         problems += _of_flavor(error, nodes)
     try:
-        return built(function, {"hf_path": given["hf_path"]} if "hf_path" in given else {}, name=f"{recipe} {flavor}"), taken
+        return built(function, {"hf_path": given["hf_path"]} if "hf_path" in given else {}, name=name), taken
     except InputError as error:
         raise ConfigError(dict.fromkeys([*problems, *_of_flavor(error, nodes)])) from error
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from primus.backends.megatron_bridge.container import ConfigContainer, LoRA
-from primus.backends.megatron_bridge.recipes import built, find_flavor, flavors_of, recipe_names
+from primus.backends.megatron_bridge.config_utils import load_recipe_config
+from primus.backends.megatron_bridge.container import ConfigContainer, DoRA, LoRA
+from primus.backends.megatron_bridge.recipes import arguments_of, built, find_flavor, flavors_of, recipe_names
 from primus.backends.megatron_bridge.translate.raw import Raw
 from primus.backends.megatron_bridge.translate.validation import validation_values
 from primus.errors import ConfigError
@@ -123,6 +124,76 @@ def test_recipe_of_ones_own_is_a_module_with_functions(write):
         built(find_flavor("own_recipes", "small_finetune_config"), {"lr": 1}, name="small")
 
 
+STARRED = """
+    from typing import TypedDict, Unpack
+    from primus.backends.megatron_bridge.recipes.gpt.vanilla_gpt import vanilla_gpt_finetune_config
+
+    class Arguments(TypedDict, total=False):
+        train_iters: int
+        idea: bool
+
+    def typed_config(idea=False, **given: Unpack[Arguments]):
+        return vanilla_gpt_finetune_config(**given)
+
+    def open_config(*others, **given):
+        return vanilla_gpt_finetune_config(**given)
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="typing.Unpack")
+def test_what_stars_take_is_what_their_type_names_or_all_that_flavors_take(write):
+    write("own_recipes.py", STARRED)
+    assert list(arguments_of(find_flavor("own_recipes", "typed_config"))) == ["idea", "train_iters"]
+    taken = arguments_of(find_flavor("own_recipes", "open_config"))
+    assert {"peft", "hf_path", "packed_sequence", "finetune_lr", "data_paths"} <= set(taken)
+    words = {"recipe": "own_recipes", "flavor": "open_config", "peft": "dora", "peft_dim": 3, "train_iters": None}
+    config = load_recipe_config(words)
+    assert (type(config.peft), config.peft.dim, config.train.train_iters) == (DoRA, 3, 20)
+
+
+MISSET = """
+    from primus.backends.megatron_bridge.recipes.gpt.vanilla_gpt import vanilla_gpt_finetune_config
+
+    def x():
+        config = vanilla_gpt_finetune_config(peft="lora")
+        {}
+        return config
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("config.scheduler.lr_warmup_iter = 2", "scheduler.lr_warmup_iter 2, which is not known: SchedulerConfig has no field"),
+        ("config.train.train_iters = 5.5", "train.train_iters 5.5, which must be an integer or null."),
+        ("config.peft.dim = 'x'", "peft.dim x, which must be an integer."),
+        ("config.dataset.dataset_kwargs = [1]", "dataset.dataset_kwargs [1], which must be a map or null."),
+        (
+            "config.dataset = {'dataset_root': 'r'}",
+            "dataset {'dataset_root': 'r'}, which has dataset_root r, which is not known",
+        ),
+        ("config.model = None", "model null, which must be ModelProvider."),
+        ("config.optimizer.lr = print", "optimizer.lr a builtin_function_or_method, which must be a number or null."),
+    ],
+)
+def test_what_a_recipe_of_ones_own_sets_wrongly_is_told_by_its_field(write, line: str, why: str):
+    write("own_recipes.py", textwrap.dedent(MISSET).format(line))
+    assert refusal("own_recipes", "x").startswith(f"x sets {why}")
+
+
+def test_what_a_recipe_of_ones_own_sets_is_read_as_words_are(write):
+    lines = (
+        "config.train.train_iters = '5'",
+        "config.optimizer = {'lr': 1}",
+        "config.peft.target_modules = ('linear_qkv',)",
+        "config.comm_overlap = {'bucket_size': 3}",
+    )
+    write("own_recipes.py", textwrap.dedent(MISSET).format("; ".join(lines)))
+    config = built(find_flavor("own_recipes", "x"), {}, name="x")
+    assert (config.train.train_iters, config.optimizer.lr, config.comm_overlap.bucket_size) == (5, 1.0, 3)
+    assert config.peft.target_modules == ["linear_qkv"]
+
+
 def test_module_that_cannot_be_imported_says_why(write):
     write("own_recipes.py", "import no_such_library")
     assert refusal("own_recipes", "x") == "recipe own_recipes cannot be imported: No module named 'no_such_library'"
@@ -134,6 +205,7 @@ def test_module_that_cannot_be_imported_says_why(write):
         ("def f(:", "cannot be imported: invalid syntax (__init__.py, line 1)"),
         ("x = {}['depth']", "cannot be imported: KeyError: 'depth' ("),
         ("def x(): raise ValueError('no depth')", "x failed: ValueError: no depth ("),
+        ("def x(): raise SystemExit(3)", "x failed: SystemExit: 3 ("),
     ],
 )
 def test_mistakes_in_a_recipe_of_ones_own_are_told_with_their_place(write, text: str, why: str):
@@ -153,6 +225,7 @@ def test_words_that_are_no_module_name_are_refused(recipe: str):
 
 THEIRS = """
     from dataclasses import dataclass, field
+    from enum import Enum
 
     @dataclass
     class TrainingConfig:
@@ -169,6 +242,8 @@ THEIRS = """
         hidden_size: int = 64
         activation_func: object = None
         params_dtype: object = None
+        attention_backend: object = None
+        generation_config: object = None
 
     @dataclass
     class Plain:
@@ -223,6 +298,9 @@ THEIRS = """
         mixed_precision: object = "bf16_mixed"
         validation: object = field(default_factory=lambda: ValidationConfig(eval_iters=7))
 
+    class AttnBackend(Enum):
+        fused = 2
+
     class bfloat16:
         def __repr__(self):
             return "torch.bfloat16"
@@ -233,7 +311,9 @@ THEIRS = """
     def new_9b_finetune_config(*, train_iters=10, idea=False, peft=True):
         return ConfigContainer(
             TrainingConfig(train_iters=train_iters, fresh_idea=idea),
-            Provider(activation_func=silu, params_dtype=bfloat16()),
+            Provider(
+                activation_func=silu, params_dtype=bfloat16(), attention_backend=AttnBackend.fused, generation_config=object()
+            ),
             Plain(), Scheduler(), Dataset(), Logger(), Tokenizer(), Checkpoint(), LoRA() if peft else None,
         )
 """
@@ -250,6 +330,7 @@ def test_recipe_of_an_installed_bridge_is_translated_by_names(installed):
     config = built(find_flavor("new.new9", "new_9b_finetune_config"), {"train_iters": 7}, name="new")
     assert (config.train.train_iters, config.model.hidden_size, config.optimizer.lr) == (7, 64, 1e-3)
     assert (config.model.activation_func, config.model.params_dtype) == ("silu", "bf16")
+    assert (config.model.attention_backend, config.model.generation_config) == ("fused", None)
     assert (config.dataset.dataset_name, config.mixed_precision) == ("squad", "bf16_mixed")
     assert (type(config.peft), config.peft.dim, config.peft.target_modules) == (LoRA, 4, ["linear_qkv"])
 

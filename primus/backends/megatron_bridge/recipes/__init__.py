@@ -5,6 +5,7 @@
 - `foreign.py`: containers of an installed Megatron-Bridge
 - `flavor.py`: `Flavor`, such a function, and `built`, which calls one
 - `arguments.py`: the keyword arguments
+- `declared.py`: what a flavor of one's own returns, read as its fields declare
 - `finetuning.py`, `pretraining.py`: what makes flavors of a model and a family's values
 - `parts.py`, `rows.py`, `adapters.py`: their sub-configs
 - `model.py`: `Model`, the shape of a released model

@@ -5,11 +5,14 @@ A recipe of one's own is a module with plain functions: what they take is read f
 
 import inspect
 import traceback
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, TypeVar
 
 from primus.backends.megatron_bridge.container import ConfigContainer
+from primus.backends.megatron_bridge.recipes.arguments import Finetuning, Pretraining
+from primus.backends.megatron_bridge.recipes.declared import read_as_declared
 from primus.errors import ConfigError, PrimusError
 
 __all__ = ["Flavor", "Function", "arguments_of", "built", "in_words"]
@@ -61,8 +64,29 @@ class Flavor(Generic[A]):
 
 
 def arguments_of(function: Function) -> dict[str, inspect.Parameter]:
-    """Return what a flavor takes by keyword; a `**` parameter takes whatever there is."""
-    return dict(inspect.signature(function).parameters)
+    """Return what a flavor takes by keyword; `**` takes what its TypedDict names, or all that flavors of ours do."""
+    taken: dict[str, inspect.Parameter] = {}
+    for name, each in inspect.signature(function).parameters.items():
+        if each.kind is inspect.Parameter.VAR_KEYWORD:
+            rest = (key for key in _behind_stars(function, name) if key not in taken)
+            taken |= {key: inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None) for key in rest}
+        elif each.kind is not inspect.Parameter.VAR_POSITIONAL:
+            taken[name] = each
+    return taken
+
+
+def _behind_stars(function: Function, name: str) -> list[str]:
+    """Return the keywords that the `**` parameter of a function stands for."""
+    try:
+        hints = typing.get_type_hints(function)
+    except (NameError, TypeError):  # of a plain callable, or in words that only its type checker knows
+        hints = {}
+    unpacked = next((each for each in typing.get_args(hints.get(name)) if typing.is_typeddict(each)), None)
+    return (
+        list(unpacked.__annotations__)
+        if unpacked
+        else [each.name for kind in (Finetuning, Pretraining) for each in fields(kind)]
+    )
 
 
 def built(function: Function, given: Mapping[str, Any], *, name: str) -> ConfigContainer:
@@ -71,7 +95,7 @@ def built(function: Function, given: Mapping[str, Any], *, name: str) -> ConfigC
     ConfigError names arguments that it does not take, and says what a function of one's own raised.
     """
     taken = arguments_of(function)
-    if not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in taken.values()):
+    if not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in inspect.signature(function).parameters.values()):
         problems = [
             f"{name} takes no argument {key}; it takes {', '.join(taken) or 'none'}" for key in given if key not in taken
         ]
@@ -91,16 +115,18 @@ def built(function: Function, given: Mapping[str, Any], *, name: str) -> ConfigC
         container = function(**chosen)
     except PrimusError:
         raise
-    except Exception as error:  # a function of one's own raises whatever its author thought of
+    except (Exception, SystemExit) as error:  # a function of one's own raises whatever its author thought of
         if isinstance(function, Flavor):
             raise
         raise ConfigError(f"{name} failed: {in_words(error)}") from error
     if not isinstance(container, ConfigContainer):
         raise ConfigError(f"{name} returned a {type(container).__name__}; a flavor returns a ConfigContainer")
+    if not isinstance(function, Flavor):
+        read_as_declared(container, name=name)
     return container
 
 
-def in_words(error: Exception) -> str:
+def in_words(error: BaseException) -> str:
     """Return an error of code that is not ours, with its place unless its text says that."""
     if isinstance(error, (ImportError, SyntaxError)):
         return str(error)

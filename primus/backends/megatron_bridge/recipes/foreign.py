@@ -5,10 +5,12 @@ What has a field here is taken over; what has none must stand at its default, or
 
 import dataclasses
 import functools
+from enum import Enum
 from typing import Any, get_args, get_type_hints
 
 from primus.backends.megatron_bridge.container import PEFT, CanonicalLoRA, ConfigContainer, DoRA, LoRA
 from primus.backends.megatron_bridge.recipes.flavor import Function
+from primus.backends.megatron_bridge.translate.fields import WITHOUT_EFFECT
 from primus.errors import ConfigError
 
 __all__ = ["translated", "translating"]
@@ -82,12 +84,14 @@ def _value(value: Any, path: str, ours: Any, problems: list[str]) -> Any:
 
         named = getattr(container, type(value).__name__, None)
         return _part(value, [named], path, problems) if named is not None else _refused(value, path, problems)
+    if isinstance(value, Enum):
+        return value.name
     dtype = str(value).removeprefix("torch.")
     if dtype in _DTYPES:
         return _DTYPES[dtype]
     if callable(value) and path == "model.activation_func":
         return value.__name__
-    return ours if callable(value) else _refused(value, path, problems)
+    return ours if callable(value) or path in WITHOUT_EFFECT else _refused(value, path, problems)
 
 
 def _refused(value: Any, path: str, problems: list[str]) -> None:

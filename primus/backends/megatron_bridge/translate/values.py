@@ -1,6 +1,7 @@
 """`flat_values`: a container as the flat values of Megatron's keys, each with the place where the user decided it."""
 
 import logging
+import math
 from collections.abc import Iterator
 
 from primus.backends.megatron.keys import KEYS
@@ -31,9 +32,11 @@ def flat_values(raw: Raw, *, world_size: int, problems: list[str], notices: list
     data = raw.config.dataset
     values |= document_values(raw, data) if isinstance(data, GPTDatasetConfig) else row_values(raw, data)
     model = raw.config.model
-    ranks = model.tensor_model_parallel_size * model.pipeline_model_parallel_size * model.context_parallel_size
+    sizes = (model.tensor_model_parallel_size, model.pipeline_model_parallel_size, model.context_parallel_size)
     values |= precision_values(raw, problems)
-    return values | overlap_values(raw, data_ranks=world_size // max(1, ranks), problems=problems)
+    return values | overlap_values(
+        raw, data_ranks=world_size // max(1, math.prod(size or 1 for size in sizes)), problems=problems
+    )
 
 
 def _simple(raw: Raw, problems: list[str]) -> Iterator[tuple[str, Value]]:
