@@ -133,10 +133,9 @@ def _chunks(files: Iterable[Path], counts: list[int]) -> Iterator[Chunk]:
             bounds = np.append(starts, len(ids))
             if len(ids) != len(learnt) or len(starts) == 0 or starts[0] != 0 or (np.diff(bounds) < 2).any():
                 raise InputError(f"{file}, pack {number} is damaged: its three columns contradict one another")
-            trained = np.concatenate([[False], learnt[:-1]])
-            trained[starts] = False
             counts.append(len(starts))
-            yield ids, trained, np.diff(bounds), np.zeros(len(starts), np.int32)
+            # The first of a sample is no label, whatever is said of the token before it.
+            yield ids, np.concatenate([[False], learnt[:-1]]), np.diff(bounds), np.zeros(len(starts), np.int32)
 
 
 def _packs(file: Path) -> Iterator[_Pack]:

@@ -48,7 +48,9 @@ def test_rows_are_filled_up_to_the_longest_and_the_real_end_is_trained():
 
 
 def test_a_sample_that_only_fills_a_microbatch_has_no_loss():
-    assert batch([0, PADDING]).loss_mask.sum(1).tolist() == [2.0, 0.0]
+    found = batch([0, PADDING])
+    assert found.loss_mask.sum(1).tolist() == [2.0, 0.0]
+    assert found.padding.tolist() == [[False, False, False, True], [True] * 4]
 
 
 def test_packed_samples_have_places_and_ends_of_their_own():
@@ -133,6 +135,7 @@ def test_a_batch_has_the_same_samples_in_every_layout(size, micro):
             stream = in_turn_of_ranks(ORDER, sampling(rank, size, micro), (iteration - 1) * 4)
             drawn += chain.from_iterable(islice(stream, 4 // (size * micro)))
         assert sorted(drawn) == sorted(samples_of_iteration(ORDER, iteration))
+    assert next(in_turn_of_ranks(ORDER, sampling(1, 2, 2), 0)) == samples_of_iteration(ORDER, 1)[1::2]
 
 
 def test_an_epoch_has_every_sample_at_most_once_and_the_next_is_another():

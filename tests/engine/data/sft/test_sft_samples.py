@@ -41,6 +41,13 @@ class Words(Letters):
         return [len(word) for word in text.split()]
 
 
+class Pieces(Letters):
+    """A token a word with the blank before it, the first one's too, as SentencePiece has it; a further blank is a piece."""
+
+    def tokenize(self, text):
+        return [len(word) for word in text.split(" ")]
+
+
 def sample(row, *, length=100, tokenizer=None, **config):
     rows = Listed([row], "rows")
     made = Samples(rows, SFTConfig(train="rows", **config), tokenizer or Letters(), tokenizer_model=None, max_length=length)[0]
@@ -54,9 +61,10 @@ def test_the_answer_and_its_end_are_trained_and_nothing_else():
     assert sample({"input": "ab", "output": "cd"}, prompt_format=PromptConfig(add_eos=False)) == ("ab cd", "__xxx")
 
 
-def test_a_blank_is_none_of_the_text_of_tokenizers_without_blanks():
+@pytest.mark.parametrize("tokenizer", [Words(), Pieces()])
+def test_a_blank_is_none_of_the_text_of_tokenizers_without_blanks(tokenizer):
     made = Samples(
-        Listed([{"input": "a bb", "output": "ccc"}], "r"), SFTConfig(train="r"), Words(), tokenizer_model=None, max_length=9
+        Listed([{"input": "a bb", "output": "ccc"}], "r"), SFTConfig(train="r"), tokenizer, tokenizer_model=None, max_length=9
     )[0]
     assert made.ids.tolist() == [1, 2, 3, 0]
 
@@ -224,6 +232,8 @@ def test_a_folders_own_rows_validate(tmp_path):
     config = folder(tmp_path, training=[{"n": 1}], validation=[{"n": 2}], test=[{"n": 3}])
     splits = open_splits(replace(config, do_test=True))
     assert [rows[0]["n"] for rows in (splits.train, splits.validation, splits.test)] == [1, 2, 3]
+    unwanted = open_splits(replace(config, do_validation=False))
+    assert (len(unwanted.train), unwanted.validation, unwanted.test) == (1, None, None)
 
 
 def test_rows_of_a_json_list_a_table_and_a_saved_data_set(tmp_path):
@@ -260,7 +270,8 @@ def test_a_short_name_is_that_of_the_hub(monkeypatch):
     assert splits.test.name(0) == "openai/gsm8k test, row 0"
     with pytest.raises(InputError, match=r"dataset squad \(rajpurkar/squad on the hub\) .*: there is no network"):
         open_splits(SFTConfig(train="squad"))
-    assert asked == [("openai/gsm8k", "main"), ("rajpurkar/squad", None)]
+    open_splits(SFTConfig(train="gsm8k", subset="socratic"))
+    assert asked == [("openai/gsm8k", "main"), ("rajpurkar/squad", None), ("openai/gsm8k", "socratic")]
 
 
 def test_a_table_that_holds_nothing_is_refused(tmp_path):

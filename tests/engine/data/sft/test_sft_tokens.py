@@ -15,6 +15,7 @@ from runs import build_container
 from test_sft_samples import Letters
 
 from primus.engine.config import PackingConfig, SFTConfig
+from primus.engine.data.sft import opening
 from primus.engine.data.sft import tokens as tokens_module
 from primus.engine.data.sft.opening import Opener
 from primus.engine.data.sft.rows import JsonLines
@@ -85,6 +86,19 @@ def test_packs_are_kept_and_depend_on_the_seed(tmp_path):
     bins = [[each[number] for number in range(len(each))] for each in packs]
     assert bins[0] == bins[1] != bins[2]
     assert sorted(chain.from_iterable(bins[0])) == list(range(30))
+
+
+def test_samples_of_packs_are_cut_filled_up_and_tokenised_as_asked(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(opening, "tokenised", lambda *args, workers, **more: asked.append(workers) or tokenised(*args, **more))
+    rows = written(tmp_path / "rows.jsonl", size=20)
+    packing = replace(rows.packing, max_sample_length=12, pad_multiple=8)
+    found = opener(tmp_path, replace(rows, packing=packing, workers=3)).open(JsonLines(Path(rows.train)), "training")
+    assert found.samples.lengths.max() == 11
+    filled = -(-found.samples.lengths // 8) * 8
+    sums = [int(filled[found.packs[number]].sum()) for number in range(len(found.packs))]
+    assert max(sums) == 32, "samples have room as they are filled up"
+    assert asked == [3]
 
 
 def test_that_samples_are_cut_or_mute_is_counted(tmp_path, caplog):
