@@ -34,7 +34,7 @@ def messages_of(row: Row, name: str) -> list[dict[str, Any]]:
         raise InputError(f"{name} has neither messages nor conversations; it has {', '.join(row) or 'none'}")
     if not isinstance(given, list) or not all(isinstance(each, dict) and wanted[0] in each for each in given):
         raise InputError(f"{name}: messages must be a list of maps with {' and '.join(wanted)}")
-    is_sharegpt = "conversations" in row
+    is_sharegpt = wanted[0] == "from"
     messages = [
         {
             **({} if is_sharegpt else each),

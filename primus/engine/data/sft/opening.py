@@ -24,7 +24,7 @@ __all__ = ["Opened", "Opener"]
 
 log = logging.getLogger(__name__)
 
-_VERSION = 2
+_VERSION = 3
 """Raised when equal rows become other tokens or packs."""
 
 

@@ -127,9 +127,12 @@ class JsonLines:
 class Listed:
     """Rows that a library or a JSON list holds."""
 
-    def __init__(self, rows: Sequence[Any], what: str, state: object = None) -> None:
-        """`state` tells them from others; what a library holds says so itself, and is asked for it without one."""
-        self._rows, self._what, self._state = rows, what, state
+    def __init__(self, rows: Sequence[Any], what: str, state: object = None, *, is_table: bool = False) -> None:
+        """`state` tells them from others; what a library holds says so itself, and is asked for it without one.
+
+        In a table maps within rows have all one another's fields, null where they lack one: these are taken out.
+        """
+        self._rows, self._what, self._state, self._is_table = rows, what, state, is_table
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -138,7 +141,7 @@ class Listed:
         row = self._rows[number]
         if not isinstance(row, Mapping):
             raise InputError(f"{self.name(number)} is no map of fields")
-        return row
+        return {field: _without_nulls(value) for field, value in row.items()} if self._is_table else row
 
     def name(self, number: int) -> str:
         return f"{self._what}, row {number}"
@@ -165,3 +168,10 @@ class Part:
     def state(self) -> object:
         numbers = np.asarray(self._numbers, np.int64).tobytes()
         return [self._rows.state(), hashlib.md5(numbers, usedforsecurity=False).hexdigest()]
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return a value without the fields of maps in it that are null."""
+    if isinstance(value, Mapping):
+        return {field: _without_nulls(each) for field, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value

@@ -94,7 +94,7 @@ def _file(path: Path) -> Rows:
             raise InputError(f"{path} is no list of rows; write one, or a row a line in a file that ends in .jsonl")
         return Listed(read, str(path), file_state(path))
     if path.suffix == ".parquet":
-        return Listed(_table(path), str(path), file_state(path))
+        return Listed(_table(path), str(path), file_state(path), is_table=True)
     raise InputError(f"{path} is no file of rows: those end in .jsonl, .json or .parquet")
 
 
@@ -124,7 +124,7 @@ def _folder(path: Path) -> dict[str, Rows]:
         from datasets import load_from_disk
 
         held = load_from_disk(str(path))
-        return _splits_of(held, str(path)) if isinstance(held, dict) else {"train": Listed(held, str(path))}
+        return _splits_of(held, str(path)) if isinstance(held, dict) else {"train": Listed(held, str(path), is_table=True)}
     raise InputError(f"{path} holds no rows: put training.jsonl there, or a data set that the datasets library saved")
 
 
@@ -163,5 +163,5 @@ def _splits_of(held: Any, what: str) -> dict[str, Rows]:
     for split, names in _OF_HUB.items():
         name = next((name for name in names if name in held), None)
         if name is not None:
-            found[split] = Listed(held[name], f"{what} {name}")
+            found[split] = Listed(held[name], f"{what} {name}", is_table=True)
     return found

@@ -253,6 +253,15 @@ def test_rows_of_a_json_list_a_table_and_a_saved_data_set(tmp_path):
     assert (len(apart.train), len(apart.validation)) == (11, 1)
 
 
+def test_what_a_map_in_a_table_lacks_is_not_there(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    calls = [{"name": "a", "arguments": {"x": 1}}, {"name": "b", "arguments": {"y": 2}}]
+    rows = [{"messages": [{"role": "assistant", "content": "c", "call": each}], "other": None} for each in calls]
+    datasets.Dataset.from_list(rows).to_parquet(str(tmp_path / "rows.parquet"))
+    splits = open_splits(SFTConfig(train=str(tmp_path / "rows.parquet"), val_proportion=None))
+    assert [splits.train[number] for number in range(2)] == rows
+
+
 def test_a_short_name_is_that_of_the_hub(monkeypatch):
     datasets = pytest.importorskip("datasets")
     asked = []
@@ -431,6 +440,7 @@ def test_no_end_is_trained_behind_somebody_elses_words(spelling):
 def test_conversations_of_sharegpt(spelling):
     row = {"system": "s", "conversations": [{"from": "Human", "value": "a"}, {"from": "gpt", "value": "b"}]}
     assert talked(spelling, row, PLAIN, loss_on="all") == "system:s;user:a;assistant:b;$"
+    assert talked(spelling, {**TALK, **row}, PLAIN, loss_on="all").startswith("user:a;assistant:bc;"), "messages go before"
 
 
 @pytest.mark.parametrize(
