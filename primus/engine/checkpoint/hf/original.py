@@ -35,7 +35,6 @@ def checkpoint_folder(checkpoint: Path) -> Path:
 
 
 def known_original(checkpoint: Path, container: Mapping[str, Any]) -> Path | None:
-    """Return the folder that a checkpoint knows: its own copy, or what its container took weights or tokenizer from."""
     """Return the folder with `config.json` that the weights of a checkpoint came from; None if none is there.
 
     That is one beside the checkpoint, as an import leaves it, or what the run's `container` names: weights, or a tokenizer.
