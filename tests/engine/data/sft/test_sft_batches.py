@@ -8,6 +8,7 @@ from itertools import chain, islice
 import numpy as np
 import pytest
 import torch
+from runs import build_container
 from test_sft_samples import Letters
 
 from primus.engine.config import PackingConfig, SFTConfig
@@ -62,6 +63,27 @@ def test_packed_samples_have_places_and_ends_of_their_own():
     assert found.cu_seqlens == (0, 2, 5, 8)
     wide = Shape(seq_length=8, multiple=4, segment_multiple=4, is_fixed=False, end=END)
     assert batch([0], wide, [[1, 0]]).cu_seqlens == (0, 4, 8)
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_fixed", "multiples"),
+    [
+        ({}, False, (6, 3)),
+        ({"pipeline_model_parallel_size": 2}, True, (6, 3)),
+        ({"num_experts": 2, "expert_model_parallel_size": 2, "moe_token_dispatcher_type": "allgather"}, True, (6, 3)),
+        ({"num_experts": 2, "expert_model_parallel_size": 2, "moe_token_dispatcher_type": "alltoall"}, False, (6, 3)),
+        ({"context_parallel_size": 2}, False, (12, 12)),
+        ({"tensor_model_parallel_size": 4, "sequence_parallel": True}, False, (12, 3)),
+        ({"tensor_model_parallel_size": 2, "context_parallel_size": 2, "sequence_parallel": True}, False, (24, 12)),
+    ],
+    ids=["one", "stages", "gathered experts", "exchanged experts", "context", "sequence", "both"],
+)
+def test_lengths_are_what_ranks_and_stages_want(keys, is_fixed, multiples, tmp_path):
+    ranks = int(np.prod([size for key, size in keys.items() if key.endswith("parallel_size")]))
+    config = build_container(tmp_path, "exp", ranks, {"num_attention_heads": 4, "num_query_groups": 4, **keys})
+    rows = SFTConfig(train="rows", pad_multiple=6, packing=PackingConfig(size=config.model.seq_length, pad_multiple=3))
+    shape = Shape.of(config, rows, END)
+    assert (shape.is_fixed, (shape.multiple, shape.segment_multiple)) == (is_fixed, multiples)
 
 
 @pytest.mark.parametrize("packs", [None, [[1, 0], [2], [0, 1]]], ids=["rows", "packs"])
