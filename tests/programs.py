@@ -5,6 +5,7 @@ A program finds what it would find when a terminal starts it: no handler of pyte
 
 import atexit
 import logging
+import multiprocessing.util
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -24,7 +26,7 @@ Main = Callable[[list[str]], int]
 
 
 class Program:
-    """A process that runs `main(arguments)` as `python -m` does; its stderr goes to a file."""
+    """A process, of a session of its own, that runs `main(arguments)` as `python -m` does; its stderr goes to a file."""
 
     def __init__(self, main: Main, *arguments: str | Path, stderr: Path, **env: str) -> None:
         self._stderr = stderr
@@ -59,9 +61,15 @@ class Program:
         self.end()
 
 
+def _with_multiprocessing(main: Main, arguments: list[str]) -> int:
+    atexit.register(multiprocessing.util._exit_function)
+    return main(arguments)
+
+
 def _become(main: Main, arguments: list[str], stderr: Path, env: dict[str, str]) -> None:
     """Run the program in a forked child, which never returns."""
     try:
+        os.setsid()
         atexit._clear()  # type: ignore[attr-defined]
         os.dup2(os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), 2)
         sys.stderr = os.fdopen(2, "w", closefd=False)
@@ -74,7 +82,7 @@ def _become(main: Main, arguments: list[str], stderr: Path, env: dict[str, str])
         os.environ.update(env)
         tempfile.tempdir = None  # TMPDIR is read again
         sys.argv = ["program", *arguments]
-        run_program(main)
+        run_program(partial(_with_multiprocessing, main))
     except SystemExit:
         atexit._run_exitfuncs()  # type: ignore[attr-defined]  # the last of them ends the process
     except BaseException:  # noqa: BLE001 - the parent reads it

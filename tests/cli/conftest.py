@@ -1,9 +1,11 @@
 """The command line in this process: `primus` runs words as the shell would and gives exit code and both outputs."""
 
+import importlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,6 +114,29 @@ def became(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, s
     calls: list[tuple[list[str], dict[str, str]]] = []
     monkeypatch.setattr("primus.cli.run.become", lambda command, env: calls.append((command, dict(env))))
     return calls
+
+
+@pytest.fixture
+def start(primus: Primus, became: list[Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """Return a function that runs `primus train pretrain --config tiny.yaml WORDS...` and starts what it becomes, forked."""
+    from programs import Program
+
+    from primus.engine.train.sinks import Report
+
+    monkeypatch.setattr(Report, "close", lambda _self, *, failed: None)  # pictures take longest
+    started: list[Program] = []
+
+    def run(*words: str) -> Program:
+        done = primus("train", "pretrain", "--config", "tiny.yaml", "bert_binary_head=false", *words)
+        assert done.code == 0, done.err
+        (_, _, module, *arguments), env = became[-1]
+        main = importlib.import_module(module).main
+        started.append(Program(main, *arguments, stderr=folder / f"said-{len(started)}", **{**env, "OMP_NUM_THREADS": "1"}))
+        return started[-1]
+
+    yield run
+    for program in started:
+        program.kill()
 
 
 @pytest.fixture

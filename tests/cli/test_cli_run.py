@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from programs import Program
+
+from primus.engine import worker
 
 pytestmark = pytest.mark.slow  # each test starts processes that import torch
 
@@ -25,11 +28,15 @@ def losses():
     return [json.loads(line)["lm_loss"] for line in METRICS.read_text().splitlines()]
 
 
-def test_two_spawned_ranks_train_like_one(folder):
+def test_two_spawned_ranks_train_like_one_whose_run_repeats_from_its_folder(folder):
     alone = run()
     assert alone.returncode == 0, alone.stderr
     expected = losses()
     assert len(expected) == 6
+    METRICS.unlink()
+    repeated = Program(worker.main, "out/amd/ann/tiny/config.yaml", stderr=folder / "said")
+    assert repeated.end()[0] == 0
+    assert losses() == expected
     METRICS.unlink()
     spawned = run("--nproc-per-node", "2")
     assert spawned.returncode == 0, spawned.stderr
@@ -43,21 +50,12 @@ def test_two_spawned_ranks_train_like_one(folder):
     assert log.read_text().count("note: bert_binary_head false (cli) has no effect") == 3, "one a start"
 
 
-def test_a_run_repeats_from_its_folder(folder):
-    assert run("train_iters=2").returncode == 0
-    expected = losses()
-    METRICS.unlink()
-    command = [sys.executable, "-m", "primus.engine.worker", "out/amd/ann/tiny/config.yaml"]
-    subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, capture_output=True, timeout=300)
-    assert losses() == expected
-
-
-def test_a_failing_run_is_exit_code_3_alone_and_spawned(folder):
+def test_a_failing_run_is_exit_code_3_alone_and_spawned(start):
     words = ("lr=1e30", "min_lr=1e30", "clip_grad=0", "optimizer=sgd", "lr_decay_style=constant")
-    alone = run(*words)
-    assert alone.returncode == 3, alone.stderr
-    spawned = run(*words, "--nproc-per-node", "2")
-    assert spawned.returncode == 3, spawned.stderr
-    assert "failed first:\n" in spawned.stderr
-    assert all("found NaN" in each.stderr for each in (alone, spawned))
-    assert "Traceback" not in spawned.stderr
+    code, alone = start(*words).end()
+    assert code == 3, alone
+    code, spawned = start(*words, "--nproc-per-node", "2").end()
+    assert code == 3, spawned
+    assert "failed first:\n" in spawned
+    assert all("found NaN" in each for each in (alone, spawned))
+    assert "Traceback" not in spawned
