@@ -58,6 +58,7 @@ CASES: dict[str, tuple[int, dict[str, Any], PEFTConfig | None]] = {
     "recomputed": (1, {**FULL, "num_layers": 8}, None),
     "scores": (1, {"attention_backend": "unfused"}, None),
     "experts": (2, {**MOE, "expert_model_parallel_size": 2, "use_distributed_optimizer": True}, None),
+    "experts once": (2, {**MOE, "expert_model_parallel_size": 2, "moe_token_dispatcher_type": "flex"}, None),
     "latent, experts": (2, {**MLA, **MOE, **TP2, "mtp_num_layers": 1}, None),
     "lora": (2, {**TP2, "num_layers": 8}, LORA),
     "lora, some linears": (1, {"num_layers": 8}, replace(LORA, target_modules=("*.layers.4.*.linear_qkv", "linear_proj"))),

@@ -10,6 +10,7 @@ rows and give back parts of sums, so that adding rows up completes them.
 """
 
 from abc import ABC, abstractmethod
+from math import comb
 from typing import NamedTuple
 
 import torch
@@ -104,15 +105,14 @@ class DispatchOnce(Dispatch):
     def __call__(self, x_NH: Tensor, weights_NE: Tensor, map_NE: Tensor) -> Journey:
         N, E = map_NE.shape
         goes_NR = map_NE.view(N, self.ep.size, -1).any(-1).repeat_interleave(self.etp.size, dim=1)
-        per_rank = min(self.topk, E // self.ep.size)
-        order = order_rows(goes_NR, N * min(self.topk, self.ep.size) * self.etp.size)
+        order = order_rows(goes_NR, round(N * _ranks_of_token(E, self.topk, self.ep.size)) * self.etp.size)
         counts = _Counts.of_ranks(order.counts, self.group, len(order.token))
         rank_M = order.flat.div(N, rounding_mode="floor").div(self.etp.size, rounding_mode="floor")
         x = counts.exchange(self.group, self.lanes).start(take_rows(x_NH, order.token))
         weights_ML = weights_NE.unflatten(1, (self.ep.size, -1))[order.token, rank_M]
         map_ML = map_NE.view(N, self.ep.size, -1)[order.token, rank_M]
         weights, goes = (counts.exchange(self.group, self.lanes).start(each) for each in (weights_ML, map_ML.to(torch.uint8)))
-        return _Once(x, weights, goes, order, N, per_rank)
+        return _Once(x, weights, goes, order, N, expected_rows=N * self.topk * self.etp.size)
 
 
 class _Counts(NamedTuple):
@@ -202,13 +202,15 @@ class _Exchanged(Journey):
 
 
 class _Once(Journey):
-    def __init__(self, x: Exchange, weights: Exchange, goes: Exchange, order: Order, tokens: int, per_rank: int) -> None:
+    def __init__(
+        self, x: Exchange, weights: Exchange, goes: Exchange, order: Order, tokens: int, *, expected_rows: int
+    ) -> None:
         self.x, self.weights, self.goes = x, weights, goes
-        self.order, self.tokens, self.per_rank = order, tokens, per_rank
+        self.order, self.tokens, self.expected_rows = order, tokens, expected_rows
 
     def arrive(self) -> Rows:
         x_RH, weights_RL, goes_RL = self.x.finish(), self.weights.finish(), self.goes.finish().bool()
-        self.here = _Here(x_RH, weights_RL, goes_RL, expected_rows=len(x_RH) * self.per_rank)
+        self.here = _Here(x_RH, weights_RL, goes_RL, expected_rows=self.expected_rows)
         return self.here.arrive()
 
     def back(self, y_MH: Tensor) -> Tensor:
@@ -226,6 +228,11 @@ def _by_expert(received: list[list[int]], device: torch.device) -> Tensor | None
     flat = lengths.t().flatten()
     first = torch.repeat_interleave(starts.t().flatten() - (flat.cumsum(0) - flat), flat)
     return (first + torch.arange(len(first))).to(device)
+
+
+def _ranks_of_token(experts: int, topk: int, ranks: int) -> float:
+    """Return how many ranks hold some of a token's experts on average, if any choice of experts is as likely as any other."""
+    return ranks * (1 - comb(experts - experts // ranks, topk) / comb(experts, topk))
 
 
 def _even(rows: int, parts: int) -> list[int]:
