@@ -18,19 +18,29 @@ _LEAST_WIDTH = 120
 """Columns that the widest table takes; a pipe would otherwise count as 80."""
 
 
-def show_plan(config: ConfigContainer, world_size: int, *, rank: int | None = None, console: Console | None = None) -> None:
-    """Print the plan of a run whose vocabulary size is known; `rank` is marked in the mesh."""
+def show_plan(
+    config: ConfigContainer,
+    world_size: int,
+    *,
+    rank: int | None = None,
+    hf_path: str | None = None,
+    console: Console | None = None,
+) -> None:
+    """Print the plan of a run whose vocabulary size is known; `rank` is marked in the mesh.
+
+    `hf_path` is the name under which the run asks for weights, though this machine may not have them.
+    """
     console = console or Console(highlight=False)
     console.width = max(console.width, _LEAST_WIDTH)
     plan = plan_of(config, world_size)
     console.print(f"[bold]{config.run.exp_name}[/] would run in {config.run.folder}")
-    console.print(_summary(config, plan))
+    console.print(_summary(config, plan, hf_path))
     console.print(_places(plan.places))
     if world_size > 1:
         console.print(mesh_picture(plan, rank))
 
 
-def _summary(config: ConfigContainer, plan: Plan) -> Table:
+def _summary(config: ConfigContainer, plan: Plan, hf_path: str | None) -> Table:
     train, save = config.train, config.checkpoint
     degrees = plan.layout.sizes()
     mesh = " x ".join(f"{axis} {degrees[axis]}" for axis in ("tp", "cp", "pp", "dp"))
@@ -44,7 +54,7 @@ def _summary(config: ConfigContainer, plan: Plan) -> Table:
         ("batch", f"{train.global_batch_size:,d} samples = {cut}"),
         ("run", f"{work}, {flops} an iteration"),
         ("checkpoints", f"{plan.checkpoints} of {size(plan.checkpoint_bytes)} in {save.save}" if plan.checkpoints else "none"),
-        ("starts from", _origin(config)),
+        ("starts from", _origin(config, hf_path)),
     ]
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, text in rows:
@@ -68,12 +78,12 @@ def _expert_mesh(config: ConfigContainer, plan: Plan) -> str:
     return "; experts: " + " x ".join(f"{axis} {degrees[axis]}" for axis in ("tp", "ep", "pp", "dp"))
 
 
-def _origin(config: ConfigContainer) -> str:
+def _origin(config: ConfigContainer, hf_path: str | None) -> str:
     save = config.checkpoint
     newest = f"the newest checkpoint in {save.save}, if there is one, else " if save.auto_continue_train and save.save else ""
     if save.load:
         return f"{newest}{'the weights in' if save.finetune else 'the checkpoint in'} {save.load}"
-    return newest + (save.pretrained_checkpoint or save.hf_path or f"random weights (seed {config.rng.seed})")
+    return newest + (save.pretrained_checkpoint or save.hf_path or hf_path or f"random weights (seed {config.rng.seed})")
 
 
 def _places(places: Iterable[Place]) -> Table:

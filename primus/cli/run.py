@@ -79,7 +79,8 @@ def _run(role: str, file: Path, words: list[str], place: Place, look: Look) -> N
     experiment = load_experiment(file, words, os.environ)
     module = only_module(experiment, role)
     _check_option_names(words, keys_of(str(module.framework.value)))
-    built = with_weights(build(experiment, module, world_size), plans=look.dry_run)
+    named = build(experiment, module, world_size)
+    built = with_weights(named, plans=look.dry_run)
     # On every rank: one that went on would wait for those that were refused.
     config = with_checked_surroundings(built, experiment, reports=place.rank == 0 and not place.node_rank)
     notices = [*place.notices, *built.notices]
@@ -87,15 +88,15 @@ def _run(role: str, file: Path, words: list[str], place: Place, look: Look) -> N
         tell(notices)
     if look.dry_run:
         if place.rank == 0:
-            _show(config, world_size, rank)
+            _show(config, world_size, rank, named.config.checkpoint.hf_path)
         return
     container = serialize.dump(built.config, built.sources)
     start(container, Path(config.run.folder), place, os.environ, become, notices=notices)
 
 
-def _show(config: ConfigContainer, world_size: int, rank: int | None) -> None:
+def _show(config: ConfigContainer, world_size: int, rank: int | None, hf_path: str | None) -> None:
     tell(replaced_checkpoints(config))
-    show_plan(config, world_size, rank=rank)
+    show_plan(config, world_size, rank=rank, hf_path=hf_path)
     if rank is not None:
         _rehearse(config, rank, world_size)
 

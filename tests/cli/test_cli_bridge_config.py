@@ -112,6 +112,7 @@ def test_a_switch_that_is_gone_is_refused_with_its_successor(primus):
             "set micro_batch_size: 1, which gives the same losses.",
         ),
         (["stage: sftt"], "stage sftt (b.yaml:12) must be one of sft, pretrain, null."),
+        (["stage: grpo"], "stage grpo (b.yaml:12) is not built: there are sft, on rows, and pretrain, on indexed files."),
         (
             ["stage: pretrain"],
             "stage pretrain (b.yaml:12) trains on documents, but flavor vanilla_gpt_finetune_config fine-tunes on rows: choose "

@@ -30,6 +30,14 @@ def test_a_run_that_is_right(primus, weights):
     assert f"the newest checkpoint in {weights}/out/g/u/rows/checkpoints, if there is one, else {weights}/model" in said
 
 
+@pytest.mark.usefixtures("weights")
+def test_a_plan_names_weights_that_are_elsewhere(primus, monkeypatch):
+    monkeypatch.setattr("primus.hub.is_reachable", lambda: False)
+    words = ("recipe=qwen.qwen3", "flavor=qwen3_600m_finetune_config", "hf_path=no/such")
+    outcome = primus("train", "posttrain", "--config", "exp.yaml", "--dry-run", *words)
+    assert "if there is one, else no/such" in " ".join(outcome.out.split()), outcome.err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

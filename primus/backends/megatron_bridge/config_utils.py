@@ -48,6 +48,8 @@ _GIVEN = "backend_args"
 """Source of values that were handed over as a dictionary."""
 _WORDS_TOO = ("peft", "optimizer")
 """Sub-configs whose name is a flat key as well."""
+_STAGES_OF_OTHERS = ("rm", "reward", "dpo", "kto", "orpo", "ppo", "grpo", "rlhf", "rl")
+"""Ways of post-training that a user may look for here."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,7 +140,7 @@ def _recipe_container(nodes: Mapping[str, Node], problems: list[str]) -> tuple[C
         raise ConfigError([*problems, *(_placed(problem, nodes) for problem in error.problems)]) from error
     taken = arguments_of(function)
     if "stage" in nodes:
-        _argument("stage", nodes["stage"], problems)
+        _check_stage(nodes["stage"], problems)
     given = {name: _argument(name, node, problems) for name, node in nodes.items() if name in taken and name not in RUNTIME}
     for key in ARGUMENTS_ONLY:
         if key not in taken and key in nodes and plain(nodes[key]) not in (None, False, "none"):
@@ -153,6 +155,14 @@ def _recipe_container(nodes: Mapping[str, Node], problems: list[str]) -> tuple[C
         return built(function, {"hf_path": given["hf_path"]} if "hf_path" in given else {}, name=name), taken
     except InputError as error:
         raise ConfigError(dict.fromkeys([*problems, *_of_flavor(error, nodes)])) from error
+
+
+def _check_stage(node: Node, problems: list[str]) -> None:
+    """Collect what is wrong with the stage; one that others have is no typing error."""
+    if str(plain(node)).lower() in _STAGES_OF_OTHERS:
+        problems.append(f"{where('stage', flat(node))} is not built: there are sft, on rows, and pretrain, on indexed files.")
+    else:
+        _argument("stage", node, problems)
 
 
 def _argument(name: str, node: Node, problems: list[str]) -> Any:
