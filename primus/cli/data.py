@@ -40,7 +40,7 @@ _ROWS_HELP = "Rows, or an experiment's YAML with KEY=VALUE words behind it"
 Sft = Annotated[bool, typer.Option("--sft", help=f"Prepare rows to fine-tune on. INPUT: {_ROWS_HELP}.")]
 SeqLength = Annotated[int | None, typer.Option(min=2, metavar="N", help="Rows: tokens of a sequence.")]
 Packed = Annotated[bool, typer.Option("--packed", help="Rows: several in a sequence, in files for runs to read.")]
-Seed = Annotated[int, typer.Option(help="Rows: seed of the packs.")]
+Seed = Annotated[int, typer.Option(help="Rows: seed of the packs; a run wants that of its own, which recipes set to 5678.")]
 ByLength = Annotated[
     bool,
     typer.Option("--by-length", help="Rows: pack the longest first, which fills files of packs better than a random order."),
@@ -82,7 +82,7 @@ def prepare_(
     sft: Sft = False,
     seq_length: SeqLength = None,
     packed: Packed = False,
-    seed: Seed = 1234,
+    seed: Seed = 5678,
     by_length: ByLength = False,
 ) -> None:
     """Turn text into Megatron's .bin/.idx, or rows to fine-tune on into tokens and packs (--sft).
@@ -185,6 +185,10 @@ def show_(
         _refuse(context, _OF_SHOWN_ROWS, "is for rows: name an experiment, or rows with --seq-length and a tokenizer")
         if len(inputs) > 1:
             raise InputError(f"{' '.join(inputs)}: name one dataset by its prefix")
+        if Path(inputs[0]).exists() and not Path(f"{inputs[0]}.bin").exists():
+            raise InputError(
+                f"{inputs[0]} is no prefix; of rows, name an experiment, or give --seq-length and --tokenizer-model"
+            )
         _describe(Path(inputs[0]))
         return
     tokenizer = TokenizerConfig(type=tokenizer_type, model=tokenizer_model, vocab_size=vocab_size)

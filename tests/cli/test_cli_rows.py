@@ -1,9 +1,13 @@
 """`primus data prepare --sft` and `show`: rows through the command line."""
 
 import json
+from inspect import signature
 
 import pytest
 
+from primus.backends.megatron_bridge.recipes.gpt.vanilla_gpt import vanilla_gpt_finetune_config
+from primus.backends.megatron_bridge.recipes.qwen.qwen3 import qwen3_8b_sft_config
+from primus.cli.data import prepare_
 from primus.engine.data.sft.packed_files import made_with
 
 
@@ -48,6 +52,11 @@ def test_samples_are_shown_with_what_is_trained_marked(primus, rows):
     assert "there are no test rows" in primus("data", "show", "exp.yaml", "--split", "test").err
 
 
+def test_the_seed_of_packs_is_that_of_recipes():
+    (seed,) = {each().dataset.seed for each in (vanilla_gpt_finetune_config, qwen3_8b_sft_config)}
+    assert signature(prepare_).parameters["seed"].default == seed
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -60,6 +69,10 @@ def test_samples_are_shown_with_what_is_trained_marked(primus, rows):
         (("prepare", "--sft", "exp.yaml", "--by-length"), "--by-length is for files of packs"),
         (("prepare", "--sft", "tiny.yaml"), "tiny.yaml trains on documents"),
         (("show", "a", "--split", "test"), "--split is for rows"),
+        (
+            ("show", "rows/training.jsonl"),
+            "rows/training.jsonl is no prefix; of rows, name an experiment, or give --seq-length",
+        ),
         (("show", "a", "b"), "a b: name one dataset by its prefix"),
     ],
 )

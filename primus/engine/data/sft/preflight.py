@@ -10,7 +10,7 @@ from pathlib import Path
 from primus.engine.config import ConfigContainer, SFTConfig
 from primus.engine.data.sft.opening import Opener
 from primus.engine.data.sft.own_packs import check_packs
-from primus.engine.data.sft.rows import Rows
+from primus.engine.data.sft.rows import Part, Rows
 from primus.engine.data.sft.sources import Splits, open_splits
 from primus.engine.data.tokenizer import Tokenizer
 from primus.errors import InputError
@@ -39,10 +39,18 @@ def check_rows(config: ConfigContainer, rows: SFTConfig, tokenizer: Tokenizer | 
         splits = open_splits(rows)
         batch = config.train.global_batch_size
         if packing is None and len(splits.train) < batch:
-            return [f"{rows.train} has {len(splits.train)} rows to train on, fewer than global_batch_size {batch}: lower it"]
+            count = f"{len(splits.train)} rows to train on{_apart(splits, rows, batch)}"
+            return [f"{rows.train} has {count}, fewer than global_batch_size {batch}: lower it"]
         return [] if tokenizer is None else list(_of_splits(splits, Opener.of(config, rows, tokenizer)))
     except InputError as error:
         return list(error.problems)
+
+
+def _apart(splits: Splits, rows: SFTConfig, batch: int) -> str:
+    """Return a word on rows that validate, if they come out of the same file and would do for a batch."""
+    if not isinstance(splits.validation, Part) or len(splits.train) + len(splits.validation) < batch:
+        return ""
+    return f" ({len(splits.validation)} more are set apart to validate on, by val_proportion {rows.val_proportion})"
 
 
 def _of_packs(config: ConfigContainer, rows: SFTConfig, tokenizer: Tokenizer | None) -> Iterator[str]:

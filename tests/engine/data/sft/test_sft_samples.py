@@ -522,6 +522,8 @@ def test_rows_are_looked_at_before_a_start(tmp_path):
     assert check_rows(config, SFTConfig(train="a/name/of/the/hub"), Letters()) == []
     few = check_rows(config, replace(rows, max_train_samples=3), Letters())
     assert few == [f"{tmp_path} has 3 rows to train on, fewer than global_batch_size 8: lower it"]
+    (few,) = check_rows(config, replace(folder(tmp_path, training=[{"input": "1"}] * 8), val_proportion=0.3), Letters())
+    assert "has 6 rows to train on (2 more are set apart to validate on, by val_proportion 0.3), fewer than" in few
     right, wrong = {"input": "1", "output": "2"}, {"input": "1"}
     bad = folder(tmp_path, training=[right] * 12 + [wrong], validation=[wrong] * 9)
     assert check_rows(config, bad, None) == []
