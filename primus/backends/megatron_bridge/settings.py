@@ -139,13 +139,18 @@ def apply(config: ConfigContainer, settings: list[Setting], problems: list[str])
 
 
 def beaten(settings: list[Setting]) -> Iterator[str]:
-    """Yield words of the user's that another one, set equally near, goes before, and which one that is."""
-    last: dict[str, Setting] = {}
-    for each in settings:
-        below = last.get(each.path)
-        if below is not None and below.rank[1] == each.rank[1] > 0 and below.value.value != each.value.value:
-            yield f"{where(below.word, below.value)} has no effect: {where(each.word, each.value)} goes before it."
-        last[each.path] = each
+    """Yield words of the user's all whose fields another one, set equally near, decides, and which one that is."""
+    last = {each.path: each for each in settings}
+    for word in dict.fromkeys(each.word for each in settings if each.word not in ARGUMENTS_ONLY or each.word == "finetune_lr"):
+        own = [each for each in settings if each.word == word]
+        above = [last[each.path] for each in own]
+        if all(_goes_before(winner, each) for winner, each in zip(above, own, strict=True)):
+            yield f"{where(word, own[0].value)} has no effect: {where(above[0].word, above[0].value)} goes before it."
+
+
+def _goes_before(winner: Setting, other: Setting) -> bool:
+    """Tell whether another word decides a field, set as near as the user's own and to something else."""
+    return winner.word != other.word and winner.rank[1] == other.rank[1] > 0 and winner.value.value != other.value.value
 
 
 def _must_have_value(config: ConfigContainer, setting: Setting) -> str:

@@ -59,7 +59,7 @@ def _outline(role: str, module: Tree, models: list[Tree], shared: Node | None, p
     _check_words(module, _MODULE, f"in {place}", problems, parameters_go="overrides")
     framework = module.children.get("framework", shared)
     if not isinstance(framework, Value) or framework.value is None:
-        problems.append(f"{place} ({module.source}) has no framework; write framework: megatron")
+        problems.append(f"{place} ({module.source}) has no framework; write framework: megatron, or megatron_bridge")
         return None
     if not check_framework(framework, problems):
         return None

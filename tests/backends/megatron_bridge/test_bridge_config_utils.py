@@ -188,6 +188,10 @@ def test_a_word_that_another_goes_before_is_told():
     found = merged(train_iters=file, train=Tree({"train_iters": later}, "exp.yaml:8"))
     assert found.config.train.train_iters == 8
     assert found.notices == ("train_iters 6 (exp.yaml:3) has no effect: train.train_iters 8 (exp.yaml:9) goes before it.",)
+    both = Tree({"use_distributed_optimizer": Value(False, "exp.yaml:9")}, "exp.yaml:8")
+    assert merged(use_distributed_optimizer=Value(True, "exp.yaml:3"), ddp=both).notices == (), "it decides a field of another"
+    own = Tree({"tokenizer_model": Value("t", "exp.yaml:9")}, "exp.yaml:8")
+    assert merged(hf_path=Value("a", "exp.yaml:3"), tokenizer=own).notices == (), "weights come from there"
     assert merged(train_iters=Value(6, "cli"), train=Tree({"train_iters": later}, "exp.yaml:8")).notices == ()
     assert merged(train_iters=Value(6, PRESET), train=Tree({"train_iters": later}, "exp.yaml:8")).notices == ()
     assert merged(train_iters=Value(8, "exp.yaml:3"), train=Tree({"train_iters": later}, "exp.yaml:8")).notices == ()

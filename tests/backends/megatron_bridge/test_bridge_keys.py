@@ -215,6 +215,10 @@ def test_run_says_which_keys_change_nothing(monkeypatch, tmp_path):
             "wandb_entity e (exp.yaml:1) has no effect: disable_wandb true (recipe gpt.vanilla_gpt: wandb_project null).",
         ),
         (
+            {"wandb_project": "", "wandb_entity": "e"},
+            'wandb_entity e (exp.yaml:1) has no effect: disable_wandb true (exp.yaml:1: wandb_project "").',
+        ),
+        (
             {"train_iters": 3, "train": {"train_iters": 4}},
             "train_iters 3 (exp.yaml:1) has no effect: train.train_iters 4 (exp.yaml:1) goes before it.",
         ),

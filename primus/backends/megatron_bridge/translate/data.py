@@ -94,7 +94,13 @@ def rows(raw: Raw, data: FinetuningDatasetConfig, problems: list[str]) -> SFTCon
         prefer_own_validation=not (isinstance(data, HFDatasetConfig) and data.split_val_from_train),
         max_train_samples=data.max_train_samples,
         seed=data.seed,
-        order=_choice(raw, "dataloader_type", data.dataloader_type or "batch", ("batch", "single", "cyclic"), problems),
+        order=_choice(
+            raw,
+            "dataloader_type",
+            "batch" if data.dataloader_type is None else data.dataloader_type,
+            ("batch", "single", "cyclic"),
+            problems,
+        ),
         chat=kwargs.get("chat"),
         prompt_format=_prompts(kwargs),
         chat_format=ChatConfig(

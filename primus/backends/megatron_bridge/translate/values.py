@@ -16,7 +16,7 @@ from primus.backends.megatron_bridge.translate.precision import precision_values
 from primus.backends.megatron_bridge.translate.raw import Raw
 from primus.backends.megatron_bridge.translate.validation import validation_values
 from primus.core.experiment import Value
-from primus.core.keys import parse_type
+from primus.core.keys import parse_type, show_value
 
 __all__ = ["flat_values"]
 
@@ -171,7 +171,7 @@ def _outputs(raw: Raw) -> dict[str, Value]:
 def _without(raw: Raw, name: str) -> Value:
     """Return whether a tool is off because a field of the logger is empty; its place says which field."""
     value, source = raw.at(f"logger.{name}"), raw.source(f"logger.{name}")
-    return Value(value is None, f"{source}: {name} null" if value is None else source)
+    return Value(not value, source if value else f"{source}: {name} {show_value(value)}")
 
 
 def _level(given: int | str) -> int | str:

@@ -1,4 +1,4 @@
-"""DeepSeek-V3."""
+"""DeepSeek-V3. The released weights are in FP8, and read from a copy in bf16."""
 
 from primus.backends.megatron_bridge.recipes.adapters import LATENT, Lora
 from primus.backends.megatron_bridge.recipes.deepseek.values import FINETUNE, NEWER, PRETRAIN, released

@@ -1,4 +1,7 @@
-"""GPT-OSS: learned sinks, a window in every other layer, biases, a clamped gate, YaRN."""
+"""GPT-OSS: learned sinks, a window in every other layer, biases, a clamped gate, YaRN.
+
+The released weights are in MXFP4, and read from a copy in bf16.
+"""
 
 from primus.backends.megatron_bridge.recipes.finetuning import Family, degrees, finetunings
 from primus.backends.megatron_bridge.recipes.llama.values import PRETRAIN
