@@ -1,5 +1,6 @@
 """A run starts straight from a Hugging Face folder, in any layout, as from the checkpoint that an import makes of it."""
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -91,3 +92,27 @@ def test_a_folder_without_weights_is_told_before_anything_starts(tmp_path: Path)
     shutil.copy(RECORDED / "llama" / "config.json", tmp_path / "hf")
     (problem,) = start_problems(CheckpointConfig(hf_path=str(tmp_path / "hf")), adapters=True)
     assert "holds neither model.safetensors nor" in problem
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "index", "layers"])
+def test_damaged_weights_are_told_before_anything_starts(tmp_path: Path, damage: str) -> None:
+    hf = shutil.copytree(RECORDED / "llama", tmp_path / "hf")
+    config = hf_container(tmp_path, hf, 1, "damaged")
+    file = hf / "model.safetensors"
+    data = file.read_bytes()
+    if damage in ("cut", "empty"):
+        file.write_bytes(data[:-9] if damage == "cut" else b"")
+    elif damage == "index":
+        file.rename(hf / "a.safetensors")
+        index = {"weight_map": {"model.embed_tokens.weight": "a.safetensors", "model.nowhere": "a.safetensors"}}
+        (hf / "model.safetensors.index.json").write_text(json.dumps(index))
+    else:
+        file.write_bytes(data.replace(b"model.layers.1.", b"model.layers.7."))
+    said = {
+        "cut": f"{file} is damaged: it has {len(data) - 9:,d} bytes, and its header tells of {len(data):,d}; fetch it again",
+        "empty": f"{file} is damaged or no safetensors file: ",
+        "index": f"{hf}: the index says that a.safetensors holds model.nowhere, and it does not",
+        "layers": f"{hf / 'config.json'} says 2 layers, and the files hold no tensor of layer 1: fetch the folder again",
+    }
+    (problem,) = unfit(config)
+    assert problem.startswith(said[damage])
