@@ -20,7 +20,7 @@ from primus.core.experiment import load_experiment
 from primus.core.launch.start import exchange_command
 from primus.engine.checkpoint.hf.likeness import differences
 from primus.engine.checkpoint.hf.new_folder import new_folder
-from primus.engine.checkpoint.hf.read import CONFIG, ORIGINAL, check_extent, model_in
+from primus.engine.checkpoint.hf.read import ADAPTER_CONFIG, CONFIG, ORIGINAL, check_extent, model_in
 from primus.engine.config.model import ModelConfig
 from primus.errors import ConfigError, InputError, RunError
 from primus.hub import model_folder
@@ -30,7 +30,6 @@ __all__ = ["app"]
 app = typer.Typer(name="checkpoint", help="Exchange weights and adapters with Hugging Face folders.", no_args_is_help=True)
 
 PRESET = "model.yaml"
-ADAPTER_CONFIG = "adapter_config.json"
 _TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 Checkpoint = Annotated[

@@ -15,9 +15,9 @@ from primus.engine.checkpoint.folder import write_durably
 from primus.engine.checkpoint.hf.describe import described
 from primus.engine.checkpoint.hf.names import Row, row_of
 from primus.engine.checkpoint.hf.original import as_original, checkpoint_folder, copy_others, known_original
-from primus.engine.checkpoint.hf.peft_folder import ADAPTER_CONFIG, PREFIX, STEM, Factors
+from primus.engine.checkpoint.hf.peft_folder import PREFIX, STEM, Factors
 from primus.engine.checkpoint.hf.peft_modules import Target, dealt, flat_stacks, form_of, part_names, targets_of
-from primus.engine.checkpoint.hf.read import CONFIG
+from primus.engine.checkpoint.hf.read import ADAPTER_CONFIG, CONFIG
 from primus.engine.checkpoint.hf.target import Planned, write_safetensors
 from primus.engine.checkpoint.load import Source, open_checkpoint
 from primus.engine.checkpoint.merged import adapted_linears, whole

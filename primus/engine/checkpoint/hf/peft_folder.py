@@ -14,11 +14,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from primus.engine.checkpoint.hf.names import listed
+from primus.engine.checkpoint.hf.read import ADAPTER_CONFIG
 from primus.errors import InputError
 
-__all__ = ["ADAPTER_CONFIG", "PREFIX", "STEM", "Factors", "read_adapter_config", "read_factors"]
+__all__ = ["PREFIX", "STEM", "Factors", "read_adapter_config", "read_factors"]
 
-ADAPTER_CONFIG = "adapter_config.json"
 STEM = "adapter_model"
 """Of the file of factors."""
 PREFIX = "base_model.model."

@@ -22,9 +22,9 @@ from primus.engine.checkpoint.dist_plan import Box
 from primus.engine.checkpoint.folder import RELEASE, TRACKER, write_durably
 from primus.engine.checkpoint.hf.forms import their_rows
 from primus.engine.checkpoint.hf.names import Row, listed, row_of
-from primus.engine.checkpoint.hf.peft_folder import ADAPTER_CONFIG, STEM, Factors, read_adapter_config, read_factors
+from primus.engine.checkpoint.hf.peft_folder import STEM, Factors, read_adapter_config, read_factors
 from primus.engine.checkpoint.hf.peft_modules import form_of, fused, held_in, part_names, rank_of, stacks
-from primus.engine.checkpoint.hf.read import model_in
+from primus.engine.checkpoint.hf.read import ADAPTER_CONFIG, model_in
 from primus.engine.checkpoint.hf.shapes import global_shapes
 from primus.engine.checkpoint.hf.stored import files_of
 from primus.engine.checkpoint.hf.weights import HFSource

@@ -15,9 +15,11 @@ from primus.engine.config.mtp import MTPConfig
 from primus.engine.config.position import PositionConfig
 from primus.errors import InputError
 
-__all__ = ["CONFIG", "ORIGINAL", "check_extent", "model_in", "model_of", "read_config"]
+__all__ = ["ADAPTER_CONFIG", "CONFIG", "ORIGINAL", "check_extent", "model_in", "model_of", "read_config"]
 
 CONFIG = "config.json"
+ADAPTER_CONFIG = "adapter_config.json"
+"""Of the peft library."""
 ORIGINAL = "huggingface"
 """Folder in an imported checkpoint: everything of the original but its weights."""
 
