@@ -223,6 +223,15 @@ def test_validate_holds_what_a_user_wrote_against_the_recipe(primus, lines, said
     assert said in primus("config", "validate", "b.yaml").err
 
 
+@pytest.mark.parametrize(("line", "code"), [("", 0), ("overlap_param_gather: true", 2)])
+def test_a_recipes_overlap_is_for_runs_that_divide_the_optimizer(primus, line, code):
+    names = ("framework: megatron_bridge", "config: pretrain_trainer.yaml", "model: vanilla_gpt.yaml", "overrides:")
+    words = ("flavor: vanilla_gpt_pretrain_config", "use_null_tokenizer: true", "use_distributed_optimizer: false")
+    lines = [*(f"    {name}" for name in names), *(f"      {word}" for word in filter(None, (*words, line)))]
+    Path("p.yaml").write_text("\n".join(["modules:", "  pre_trainer:", *lines, ""]))
+    assert primus("config", "validate", "p.yaml").code == code
+
+
 def test_fine_tuning_starts_from_weights(primus, bridge):
     place = "set hf_path to a Hugging Face folder or name, or pretrained_checkpoint (recipe gpt.vanilla_gpt)."
     assert f"adapters need the weights that they adapt: {place}" in primus("config", "validate", bridge).err

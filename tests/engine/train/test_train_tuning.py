@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -14,8 +15,10 @@ from primus.engine.checkpoint.state import TrainState
 from primus.engine.config import ConfigContainer, SFTConfig
 from primus.engine.config.batch import BatchPlan
 from primus.engine.data.samplers import Sampling, cyclic
+from primus.engine.data.sft.batches import Batches
 from primus.engine.data.tokenizer import Tokenizer
 from primus.engine.parallel.mesh import single_mesh
+from primus.engine.train import tuning
 from primus.engine.train.tuning import TuningSources
 
 
@@ -58,6 +61,16 @@ def test_an_evaluation_goes_on_where_it_was(config: ConfigContainer, rows: SFTCo
         (found,) = opened.feeds(TrainState(consumed_valid_samples=consumed)).validation
         assert first_letters(next(iter(found.batches)).tokens) == letters
         assert (found.num_microbatches, found.samples) == (1, 2)
+
+
+def test_loader_processes_are_as_many_as_are_asked_for(
+    config: ConfigContainer, rows: SFTConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    made = partial(Batches, num_workers=0)
+    monkeypatch.setattr(tuning, "Batches", lambda *args, num_workers: asked.append(num_workers) or made(*args))
+    sources(replace(config, dataset=replace(config.dataset, num_workers=3)), rows)
+    assert asked == [3, 3]
 
 
 def test_rows_in_turn_are_those_of_the_cyclic_order(config: ConfigContainer, rows: SFTConfig) -> None:
