@@ -65,7 +65,7 @@ def adapters(checkpoint: Path) -> dict[str, Tensor]:
         ("llama", LORA, 2, {"tensor_model_parallel_size": 2}),
         ("qwen2", CANONICAL, 2, {"pipeline_model_parallel_size": 2}),
         ("qwen3", DORA, 1, {}),
-        ("llama", LAYER, 1, {}),
+        ("llama", LAYER, 2, {"ckpt_format": "torch", "use_distributed_optimizer": True}),
         ("qwen3_moe", LORA, 2, {"expert_model_parallel_size": 2}),
         ("mixtral", PARTS_AND_EXPERTS, 1, {}),
         ("gpt_oss", NORMALIZED, 1, {}),

@@ -34,11 +34,7 @@ class MergedSource:
     """Adapted weights are made as they are asked for, one whole matrix at a time; all others are the base's."""
 
     def __init__(self, base: Source, adapters: Source, peft: PEFTConfig, model: ModelConfig) -> None:
-        """InputError if ranks have parts of either apart, so that none can read a whole matrix."""
-        if not (base.is_shared and adapters.is_shared):
-            raise InputError(
-                "adapters are merged from checkpoints of ckpt_format torch_dist: go on from this one and save in it"
-            )
+        """Both as one process opens them, which reads whole matrices."""
         self._base, self._adapters, self._peft, self._model = base, adapters, peft, model
         self.common: Mapping[str, Any] = adapters.common
         self.is_shared = True

@@ -224,6 +224,7 @@ def _other_layout(folder: Path, saved: Mapping[str, int] | None, mesh: Mesh) -> 
         return " and ".join(f"{names[name]}_parallel_size {size}" for name, size in sizes.items())
 
     return (
-        f"{folder} was saved with ckpt_format torch by {said(saved)}, and loads into these only; the run has "
-        f"{said(_layout(mesh))}. Keep the sizes, or save with ckpt_format torch_dist, which loads into any layout"
+        f"{folder} was saved with ckpt_format torch by {said(saved)}, and loads into these only, not into "
+        f"{said(_layout(mesh))}. Keep the sizes; a run that goes on from it with them and saves in ckpt_format torch_dist "
+        "makes one that loads into any layout, and into the one process that exports"
     )
