@@ -1,4 +1,4 @@
-"""`python -m primus.engine.generate CONFIG` continues a prompt with the newest checkpoint of a run.
+"""`python -m primus.engine.generate CONFIG` continues a prompt, or answers it, with a checkpoint of a run.
 
 One process; the checkpoint may have any layout. The sample goes to stdout, everything else to stderr.
 """
@@ -19,7 +19,7 @@ log = logging.getLogger("primus.engine.generate")
 
 
 def main(arguments: list[str]) -> int:
-    """Print prompt and continuation; return the exit code."""
+    """Print prompt and continuation, or the answer alone; return the exit code."""
     options = _options(arguments)
     logs.configure(console_level="WARNING")
     try:
@@ -32,6 +32,8 @@ def main(arguments: list[str]) -> int:
             temperature=options.temperature,
             top_p=options.top_p,
             seed=options.seed,
+            chat=options.chat,
+            ckpt_step=options.ckpt_step,
         )
     except PrimusError as error:
         log.error("error: %s", error)
@@ -39,7 +41,7 @@ def main(arguments: list[str]) -> int:
     except Exception:
         log.exception("generation failed")
         return EXIT_RUN
-    sys.stdout.write(f"{options.prompt}{text}\n")
+    sys.stdout.write(f"{text}\n" if options.chat else f"{options.prompt}{text}\n")
     return EXIT_DONE
 
 
@@ -51,6 +53,8 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--temperature", type=float, default=0.8)
     parser.add_argument("--top-p", type=float, default=0.95)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--chat", action="store_true")
+    parser.add_argument("--ckpt-step", type=int)
     return parser.parse_args(arguments)
 
 

@@ -4,6 +4,8 @@ Each new token runs the whole sequence, so no cache has to agree with training; 
 `max_context` tokens.
 """
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor, nn
 
@@ -29,12 +31,12 @@ def generate(
     *,
     max_new_tokens: int,
     max_context: int,
-    stop_token: int | None,
+    stop_tokens: Collection[int] = (),
     temperature: float = 1.0,
     top_p: float = 1.0,
     seed: int = 0,
 ) -> list[int]:
-    """Return the new tokens, the stop token excluded. `model` maps ids [1, s] to logits [1, s, V]."""
+    """Return the new tokens, without the one of `stop_tokens` that ended them. `model` maps ids [1, s] to logits [1, s, V]."""
     device = next(model.parameters()).device
     generator = torch.Generator(device).manual_seed(seed)
     ids = list(prompt)
@@ -43,7 +45,7 @@ def generate(
         context = torch.tensor([ids[-max_context:]], device=device)
         positions = torch.arange(context.shape[1], device=device)[None]
         token = next_token(model(context, positions)[0, -1], temperature=temperature, top_p=top_p, generator=generator)
-        if token == stop_token:
+        if token in stop_tokens:
             break
         ids.append(token)
     return ids[len(prompt) :]

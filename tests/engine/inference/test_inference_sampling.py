@@ -20,15 +20,15 @@ class CountUp(nn.Module):
 
 
 def test_generation_continues_the_prompt_and_leaves_it_out() -> None:
-    assert generate(CountUp(10), [3, 4], max_new_tokens=4, max_context=8, stop_token=None) == [5, 6, 7, 8]
+    assert generate(CountUp(10), [3, 4], max_new_tokens=4, max_context=8) == [5, 6, 7, 8]
 
 
 def test_stop_token_ends_generation() -> None:
-    assert generate(CountUp(10), [3], max_new_tokens=9, max_context=8, stop_token=6) == [4, 5]
+    assert generate(CountUp(10), [3], max_new_tokens=9, max_context=8, stop_tokens=(6, 99)) == [4, 5]
 
 
 def test_context_longer_than_the_limit_is_cut_from_the_left() -> None:
-    assert generate(CountUp(50), list(range(20)), max_new_tokens=3, max_context=4, stop_token=None) == [20, 21, 22]
+    assert generate(CountUp(50), list(range(20)), max_new_tokens=3, max_context=4) == [20, 21, 22]
 
 
 def test_temperature_zero_takes_the_likeliest() -> None:

@@ -17,6 +17,8 @@ from primus.errors import InputError
 
 __all__ = ["ChatReader"]
 
+_ANSWER = "\N{ASTERISM}answer\N{ASTERISM}"
+"""Text that no template writes."""
 LossOn = Literal["answers", "last_answer", "all"]
 
 
@@ -65,6 +67,19 @@ class ChatReader:
         if eos is not None and ends_with_answer and last >= 0 and eos not in ids[last:]:
             ids, trained = [*ids, eos], [*trained, True]
         return ids, trained
+
+    def question(self, text: str) -> tuple[list[int], list[int]]:
+        """Return the tokens up to an answer to what a user says, and what ends an answer besides the end token, if anything.
+
+        InputError if the template does not take it.
+        """
+        asked = [{"role": "user", "content": text}]
+        with self._naming("a conversation of one question"):
+            opened = self._text(asked, self._tools, opened=True)
+            closed = self._text([*asked, {"role": "assistant", "content": _ANSWER}], self._tools)
+        _, _, rest = closed.rpartition(_ANSWER)
+        ids, behind = (self._tokenizer(each, add_special_tokens=False)["input_ids"] for each in (opened, rest.strip()))
+        return list(ids), [token for token in behind[:1] if token in self._tokenizer.added_tokens_decoder]
 
     def render(self, row: Row, name: str) -> str:
         """Return the text of a row; InputError, which names the row, if it is no conversation that the template takes."""

@@ -13,6 +13,7 @@ from runs import build_container
 from primus.engine.config import PackingConfig, SFTConfig
 from primus.engine.config.sft import ChatConfig, PromptConfig
 from primus.engine.data.sft.batches import Batches
+from primus.engine.data.sft.chat import ChatReader
 from primus.engine.data.sft.fields import prompt_fields
 from primus.engine.data.sft.preflight import check_rows
 from primus.engine.data.sft.rows import JsonLines, Listed
@@ -379,6 +380,13 @@ def test_all_the_assistant_says_is_trained(spelling, template):
     assert talked(spelling, TALK, template).replace("_", "") == "bc;e;$"
     assert talked(spelling, TALK, template, loss_on="last_answer").replace("_", "") == "e;$"
     assert talked(spelling, TALK, template, loss_on="all").startswith("user:a;assistant:bc;")
+
+
+@pytest.mark.parametrize(("template", "opened", "ends"), [(PLAIN, "user:a;assistant:", []), (ENDED, "user:a$ assistant:", [0])])
+def test_a_question_opens_its_answer_and_knows_what_ends_it(spelling, template, opened, ends):
+    ids, found = ChatReader(ChatConfig(template=template), spelling, "all").question("a")
+    assert "".join("$" if token == 0 else chr(token + 31) for token in ids) == opened
+    assert found == ends
 
 
 @pytest.mark.parametrize("template", [MARKED, PLAIN])
