@@ -267,10 +267,10 @@ def test_an_experiment_that_is_right(primus, bridge):
         (["ddp: {grad_reduce_in_fp32: false}"], "says so; set mixed_precision.grad_reduce_in_fp32 instead."),
         (
             ["precision_config: {fp32: true, bf16: true}"],
-            "has fp32 and bf16 both true (b.yaml:12 as precision_config): one of them is the dtype of weights; set "
+            "has fp32 and bf16 both true (b.yaml:12 as precision_config.fp32): one of them is the dtype of weights; set "
             "precision_config: bf16_mixed for one.",
         ),
-        (["precision_config: {bf16: perhaps}"], "has bf16 perhaps, which must be true or false."),
+        (["precision_config: {bf16: perhaps}"], "precision_config.bf16 perhaps (b.yaml:12) must be true or false."),
         (["mixed_precision: null", "model: {bf16: true}", "optimizer: {bf16: false}"], "optimizer.bf16 false"),
         (
             ["mixed_precision: {fp8_dot_product_attention: true}"],

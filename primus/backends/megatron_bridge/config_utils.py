@@ -116,6 +116,7 @@ def merged(nodes: Mapping[str, Node]) -> Merged:
     sources = apply(config, settings, problems)
     draw_consequences(config, sources)
     problems += _nothing_to_train_on(config, nodes.get("mock"))
+    problems += _nothing_to_read_with(config, nodes.get("use_null_tokenizer"))
     checked = check_values(KEYS, direct)
     if problems or checked.problems:
         raise ConfigError(dict.fromkeys([*problems, *checked.problems]))
@@ -195,6 +196,12 @@ def _of_flavor(error: InputError, nodes: Mapping[str, Node]) -> Iterator[str]:
             yield _placed(problem, nodes)
         else:
             yield f"{problem} (hf_path, {flat(nodes['hf_path']).source})"
+
+
+def _nothing_to_read_with(config: ConfigContainer, is_null: Node | None) -> Iterator[str]:
+    """Yield what is wrong if a run shall have a tokenizer, and none is named."""
+    if is_null is not None and plain(is_null) is False and config.tokenizer.tokenizer_type == "NullTokenizer":
+        yield f"{where('use_null_tokenizer', flat(is_null))}: no tokenizer is named; set hf_path, or leave it out."
 
 
 def _placed(problem: str, nodes: Mapping[str, Node]) -> str:

@@ -3,7 +3,7 @@
 A word and a map can lie over each other, as `peft: dora` in a file and `peft.dim=4` on the command line do: both are said then.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from primus.backends.megatron_bridge.dataset_arguments import FILES, LISTS, norm
 from primus.backends.megatron_bridge.translate.precision import fields_of
 from primus.core.experiment import Value
 from primus.core.experiment.value import Node, Tree, flat, plain
+from primus.core.keys import show_value
 from primus.errors import ConfigError
 
 __all__ = ["node_of", "normalised"]
@@ -39,6 +40,7 @@ def normalised(nodes: Mapping[str, Node], problems: list[str]) -> dict[str, Node
             problems += [f"{problem} ({flat(node).source})" for problem in error.problems]
     words = [name for name in (*LISTS, *FILES, "mock", "mock_data") if name in found]
     data = {name: plain(found[name]) for name in words}
+    problems += _two_mocks({name: found[name] for name in ("mock", "mock_data") if name in found})
     places = {name: flat(found.pop(name)).source for name in words}
     try:
         normalise_dataset_arguments(data)
@@ -46,6 +48,14 @@ def normalised(nodes: Mapping[str, Node], problems: list[str]) -> dict[str, Node
         problems += [f"{problem} ({', '.join(places.values())})" for problem in error.problems]
         return found
     return found | {name: Value(value, places.get(name) or next(iter(places.values()))) for name, value in data.items()}
+
+
+def _two_mocks(words: Mapping[str, Node]) -> Iterator[str]:
+    """Yield what is wrong if `mock` and its older name differ, of which the first alone would be read."""
+    said = {name: flat(node) for name, node in words.items()}
+    if len(said) > 1 and None not in (each.value for each in said.values()) and said["mock"].value != said["mock_data"].value:
+        both = " and ".join(f"{name} {show_value(each.value)} ({each.source})" for name, each in said.items())
+        yield f"{both} are two names of one thing, and differ; keep mock."
 
 
 def _with_word(name: str, node: Node) -> Node:

@@ -321,6 +321,14 @@ def test_all_that_is_wrong_is_told_at_once():
             {"flavor": "vanilla_gpt_pretrain_config", "mock": False},
             "mock false (backend_args): no data is named; set data_paths, or mock: true.",
         ),
+        (
+            {"flavor": "vanilla_gpt_pretrain_config", "use_null_tokenizer": False},
+            "use_null_tokenizer false (backend_args): no tokenizer is named; set hf_path, or leave it out.",
+        ),
+        (
+            {"mock": True, "mock_data": False},
+            "mock true (backend_args) and mock_data false (backend_args) are two names of one thing, and differ; keep mock.",
+        ),
         ({"skip_save": "perhaps"}, "skip_save perhaps (backend_args) must be true or false"),
     ],
 )
