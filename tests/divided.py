@@ -35,8 +35,11 @@ def grouped(groups: int, **more: Any) -> AttentionConfig:
     return AttentionConfig(num_attention_heads=4, num_query_groups=groups, kv_channels=6, **more)
 
 
-def build(config: ModelConfig, mesh: Mesh, dtype: torch.dtype = torch.float64) -> GPTModel:
-    (model,) = build_model(config, mesh=mesh, dtype=dtype, device="cpu", seed=5, streams=RandomStreams(5, mesh.coordinates))
+def build(
+    config: ModelConfig, mesh: Mesh, dtype: torch.dtype = torch.float64, *, streams: RandomStreams | None = None
+) -> GPTModel:
+    streams = streams or RandomStreams(5, mesh.coordinates)
+    (model,) = build_model(config, mesh=mesh, dtype=dtype, device="cpu", seed=5, streams=streams)
     return model
 
 

@@ -46,6 +46,10 @@ DORA = replace(LORA, scheme="dora")
 # All of the first stage is frozen then, and the last layer of the second.
 ONE_LAYER = replace(LORA, target_modules=("*.layers.2.*",))
 OWN = replace(LORA, share_expert_adapters=False)
+EXPERTS = replace(LORA, target_modules=("*.experts.*",), dropout=0.3)
+OWN_LENGTHS = replace(OWN, scheme="dora")
+ALL_OF_EXPERTS = replace(EXPERTS, scheme="dora")
+BEHIND = replace(OWN, target_modules=("*.experts.*",), dropout=0.3, dropout_position="post")
 
 CASES: dict[str, tuple[Keys, PEFTConfig, Keys]] = {
     "dora zero3": (MODEL, DORA, ZERO3),
@@ -56,6 +60,11 @@ CASES: dict[str, tuple[Keys, PEFTConfig, Keys]] = {
     "shared ep2": (MOE, LORA, {"expert_model_parallel_size": 2}),
     "shared tp2 ep2": (MOE, LORA, {**TP2, "expert_model_parallel_size": 2, "expert_tensor_parallel_size": 1}),
     "shared tp2 etp2": (MOE, LORA, {**TP2, "expert_tensor_parallel_size": 2}),
+    "own lengths ep2": (MOE, OWN_LENGTHS, {"expert_model_parallel_size": 2}),
+    # Values that experts drop are the same wherever a token comes to, and however often.
+    "dora and dropout tp2 etp2": (MOE, ALL_OF_EXPERTS, {**TP2, "expert_tensor_parallel_size": 2}),
+    "dropout ep2 cp2": (MOE, EXPERTS, {"expert_model_parallel_size": 2, "context_parallel_size": 2}),
+    "dropout behind pp2 recomputed": (MOE, BEHIND, {"pipeline_model_parallel_size": 2, **FULL}),
     "own ep2 zero1": (MOE, OWN, {"expert_model_parallel_size": 2, "use_distributed_optimizer": True}),
 }
 
@@ -69,7 +78,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Keys, PEFTC
     known: dict[str, list[dict[str, Any]]] = {}
 
     def rows(keys: Keys, peft: PEFTConfig) -> list[dict[str, Any]]:
-        name = f"{'moe' if keys is MOE else 'dense'}-{peft.scheme}-{len(peft.target_modules)}-{peft.share_expert_adapters}"
+        name = f"{'moe' if keys is MOE else 'dense'}-{hash(peft)}"
         if name not in known:
             known[name] = train(tmp_path_factory.mktemp("reference"), name, keys, change=adapting(peft))
         return known[name]

@@ -1,7 +1,6 @@
 """Dropout of attention probabilities by position: whoever computes a piece of them, wherever and however often, drops the same.
 
-Element i of the whole mask [B, N, S, S] is the i-th number that SplitMix64 draws from the seed (Steele, Lea and Flood 2014,
-doi 10.1145/2660193.2660195). Its state is the seed plus i times a constant, so any number can be had without those before it.
+Element i of the whole mask [B, N, S, S] is the i-th number that SplitMix64 draws from the seed.
 """
 
 from dataclasses import dataclass
@@ -9,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["PositionDropout"]
+from primus.engine.kernels.split_mix import STEP, is_kept, mixed, signed
 
-_STEP, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+__all__ = ["PositionDropout"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,25 +34,8 @@ class PositionDropout:
         places = torch.arange(heads, device=rows.device) + number * heads
         sequences = torch.arange(batch, device=rows.device) * (heads * count)
         starts = ((sequences[:, None, None] + places[:, None]) * self.length + rows) * self.length
-        numbers = _mixed((starts.unsqueeze(-1) + columns).add_(1).mul_(_signed(_STEP)).add_(_signed(self.seed)))
+        numbers = mixed((starts.unsqueeze(-1) + columns).add_(1).mul_(STEP).add_(signed(self.seed)))
         dtype = torch.promote_types(q_BNQD.dtype, torch.float32)
         if self.probability == 1.0:
             return torch.zeros(numbers.shape, dtype=dtype, device=rows.device)
-        is_kept = numbers >= int(self.probability * 2**64) - 2**63
-        return is_kept.to(dtype).mul_(1.0 / (1.0 - self.probability))
-
-
-def _mixed(state: Tensor) -> Tensor:
-    """Return SplitMix64's numbers of its states, in place; torch has 64 bits with a sign only, whose products wrap alike."""
-    for shift, factor in ((30, _FIRST), (27, _SECOND)):
-        state.bitwise_xor_(_shifted(state, shift)).mul_(_signed(factor))
-    return state.bitwise_xor_(_shifted(state, 31))
-
-
-def _shifted(x: Tensor, count: int) -> Tensor:
-    """Shift right without copies of the sign."""
-    return (x >> count).bitwise_and_((1 << (64 - count)) - 1)
-
-
-def _signed(value: int) -> int:
-    return (value + 2**63) % 2**64 - 2**63
+        return is_kept(numbers, self.probability).to(dtype).mul_(1.0 / (1.0 - self.probability))

@@ -83,12 +83,12 @@ def _of_linear(peft: PEFTConfig, model: ModelConfig, name: str, parts: tuple[str
 
 
 def _of_experts(peft: PEFTConfig, model: ModelConfig, name: str) -> LayerSize:
-    """Return what all experts of a layer share, which every rank has, or what each has of its own."""
-    m, each = model.moe, sum(factor_sizes(peft, model, name, ()))
-    if peft.share_expert_adapters:
-        return LayerSize(whole=each)
+    """Return what all experts of a layer share, which every rank has, and what each has of its own: with DoRA its lengths."""
+    m, pair = model.moe, sum(factor_sizes(peft, model, name, ()))
+    lengths = _matrix(name, model).outputs if peft.scheme == "dora" else 0
+    shared, each = (pair, lengths) if peft.share_expert_adapters else (0, pair + lengths)
     assert m.num_experts is not None
-    return LayerSize(experts=m.num_experts * each, active=m.router_topk * each)
+    return LayerSize(whole=shared, experts=m.num_experts * each, active=m.router_topk * each)
 
 
 def _matrix(name: str, model: ModelConfig) -> _Matrix:

@@ -44,6 +44,11 @@ class Exchange:
         """The way back."""
         return Exchange(self.group, self.receives, self.sends, self._lanes)
 
+    @property
+    def again(self) -> "Exchange":
+        """The same way once more."""
+        return Exchange(self.group, self.sends, self.receives, self._lanes)
+
     def begin(self, x: Tensor, sends: Sequence[int], receives: Sequence[int]) -> Tensor:
         """Send without a gradient until `end`; return nothing of any size, which stands in the graph for what is on its way."""
         self._arriving = x.new_empty(sum(receives), *x.shape[1:])

@@ -28,6 +28,7 @@ class RandomStreams:
             "model-parallel": self._seeded(base + 2718 + c.tp),
             "router": self._seeded(base + 5_000_011 * (1 + c.tp + 1_009 * (c.cp + 1_009 * c.dp))),
         }
+        self._counts: dict[str, int] = {}
         self.is_replaying = False
         """What runs has run before, and is computed again for its backward."""
 
@@ -50,9 +51,15 @@ class RandomStreams:
         with self.fork(name):
             return int(torch.randint(2**62, ()))
 
+    def count(self, name: str) -> int:
+        """Return how often this name was counted before; a replay counts what it replays as before."""
+        number = self._counts.get(name, 0)
+        self._counts[name] = number + 1
+        return number
+
     @contextmanager
     def replay(self, state: dict[str, Any]) -> Iterator[None]:
-        """Draw in the body what the named streams drew from `state` on; afterwards they go on where they were."""
+        """Draw and count in the body what was drawn and counted from `state` on; afterwards all goes on where it was."""
         present = self.state_dict()
         self.load_state_dict(state)
         self.is_replaying = True
@@ -63,12 +70,14 @@ class RandomStreams:
             self.is_replaying = False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the named streams' states; the default stream is torch's own and saved with it."""
-        return {name: list(state) for name, state in self._states.items()}
+        """Return the named streams' states and the counts; the default stream is torch's own and saved with it."""
+        return {**{name: list(state) for name, state in self._states.items()}, "counts": dict(self._counts)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue the named streams."""
-        self._states = {name: tuple(parts) for name, parts in state.items()}
+        """Continue the named streams and the counts."""
+        # States from before there were counts have none.
+        self._counts = dict(state.get("counts", {}))
+        self._states = {name: tuple(parts) for name, parts in state.items() if name != "counts"}
 
     def _seeded(self, seed: int) -> tuple[Tensor, ...]:
         outside = self._get()

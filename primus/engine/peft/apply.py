@@ -13,9 +13,11 @@ from torch import nn
 from primus.engine.config.linears import part_rows, targets
 from primus.engine.config.model import ModelConfig
 from primus.engine.config.peft import PEFTConfig, value_problems
-from primus.engine.model.initialise import initialise_parameter
+from primus.engine.model.initialise import generator_for, initialise_parameter
 from primus.engine.model.moe.experts import Experts
+from primus.engine.model.moe.layer import MoELayer
 from primus.engine.model.moe.router import Router
+from primus.engine.model.moe.token_numbers import TokenNumbers
 from primus.engine.model.parameter import Place
 from primus.engine.model.size import parameter_count
 from primus.engine.parallel.collectives import all_gather_object
@@ -52,7 +54,7 @@ def apply_peft(
             if isinstance(module, Experts):
                 named = [last for last in ("linear_fc1", "linear_fc2") if f"{name}.{last}" in found.parts]
                 if named:
-                    _replace(chunk, name, AdaptedExperts(place, module, peft, named, model.moe.router_topk))
+                    _adapt_experts(chunk, name, AdaptedExperts(place, module, peft, named, model.moe.router_topk), place, seed)
             elif name in found.parts and isinstance(module, Linear):
                 adapter = _adapter(place, name, module, found.parts[name], peft, model)
                 _replace(chunk, name, adapted(place, module, adapter, peft))
@@ -105,6 +107,14 @@ def _adapter(place: Place, name: str, module: Linear, parts: Sequence[str], peft
         return PartsLoRA(place, division, peft, part_rows(name, division.outputs, model), parts)
     magnitude = magnitude_sharding(module.weight, place) if peft.scheme == "dora" else None
     return LoRA(place, division, peft, magnitude=magnitude)
+
+
+def _adapt_experts(chunk: nn.Module, name: str, experts: AdaptedExperts, place: Place, seed: int) -> None:
+    _replace(chunk, name, experts)
+    layer = chunk.get_submodule(name.rpartition(".")[0])
+    assert isinstance(layer, MoELayer)
+    if experts.drops:
+        layer.token_numbers = TokenNumbers(place, name=name, seed=generator_for(seed, f"{name}/dropout").initial_seed())
 
 
 def _replace(chunk: nn.Module, name: str, module: nn.Module) -> None:

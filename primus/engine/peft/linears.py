@@ -23,7 +23,7 @@ from primus.engine.parallel.mesh import Group
 from primus.engine.parallel.sharding import Sharding, sharding_of
 from primus.engine.peft.adapter import Adapter, LoRA
 
-__all__ = ["AdaptedLinear", "AdaptedRowLinear", "Linear", "adapted", "magnitude_sharding", "row_squares"]
+__all__ = ["AdaptedLinear", "AdaptedRowLinear", "Linear", "adapted", "adapted_row_squares", "magnitude_sharding", "row_squares"]
 
 Linear = ColumnParallelLinear | RowParallelLinear | ReplicatedLinear
 Through = Callable[[Tensor], Tensor]
@@ -169,11 +169,14 @@ def row_squares(weight: Tensor) -> Tensor:
 
 
 def adapted_row_squares(weight: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
-    """Return the sums of squares of the rows of W + s B A without that matrix: |w|^2 + 2 s b.(A w) + s^2 b.(A A^T) b."""
+    """Return the sums of squares of the rows of W + s B A without that matrix: |w|^2 + 2 s b.(A w) + s^2 b.(A A^T) b.
+
+    All may be stacks.
+    """
     wide = torch.promote_types(weight.dtype, torch.float32)
     a_wide, b_wide = a.to(wide), b.to(wide)
-    cross = (weight @ a.t()).to(wide)
-    return row_squares(weight) + (b_wide * (2 * scale * cross + scale**2 * (b_wide @ (a_wide @ a_wide.t())))).sum(-1)
+    cross = (weight @ a.mT).to(wide)
+    return row_squares(weight) + (b_wide * (2 * scale * cross + scale**2 * (b_wide @ (a_wide @ a_wide.mT)))).sum(-1)
 
 
 class _Dropout(nn.Module):

@@ -200,3 +200,29 @@ def test_flex_sends_a_token_once_to_a_rank_and_alltoall_once_for_each_expert() -
     assert sum(by_rank) == 2 * 2 * tokens * 4, "two layers, there and back, four experts"
     by_rank = run_ranks(rows_sent, 2, "flex", 4)
     assert sum(by_rank) == 2 * 2 * tokens * 2, "two layers, there and back, two ranks"
+
+
+def carried(_rank: int, parallel: ParallelConfig, kinds: tuple[str, ...]) -> list[tuple[Tensor, Tensor]]:
+    """Return the first values of rows that arrive, and what their tokens carry."""
+    found = []
+    for kind in kinds:
+        model, _ = build(config_of(parallel, kind))
+        layer = next(module for module in model.modules() if isinstance(module, MoELayer))
+        tokens = torch.arange(6) + 10 * _rank
+        x_NH = tokens.double().unsqueeze(1).expand(6, 16).contiguous()
+        chosen = torch.rand(6, 4, generator=torch.Generator().manual_seed(_rank)).topk(2).indices
+        map_NE = torch.zeros(6, 4, dtype=torch.bool).scatter_(1, chosen, True)
+        journey = layer._dispatch(x_NH, map_NE.double(), map_NE)
+        rows = journey.arrive()
+        found.append((rows.x[:, 0], journey.carry(tokens)))
+    return found
+
+
+@pytest.mark.parametrize("layout", ["ep2", "tp2_ep2_etp1", "tp2_etp2"])
+def test_rows_have_the_numbers_of_their_tokens(layout: str) -> None:
+    count, keys = LAYOUTS[layout]
+    parallel = ParallelConfig(**{**keys, "sequence_parallel": "tensor_model_parallel_size" in keys})
+    for rank in run_ranks(carried, count, parallel, KINDS):
+        for x, numbers in rank:
+            assert len(numbers)
+            assert torch.equal(x, numbers.double())

@@ -99,6 +99,19 @@ def test_a_saved_state_does_not_move_with_its_streams() -> None:
     assert torch.equal(draw(of, "model-parallel"), first)
 
 
+def test_counts_are_of_a_name_and_a_replay_counts_as_before() -> None:
+    of = streams()
+    assert [of.count("one"), of.count("one"), of.count("other")] == [0, 1, 0]
+    state = of.state_dict()
+    assert of.count("one") == 2
+    with of.replay(state):
+        assert of.count("one") == 2
+    assert of.count("one") == 3
+    other = streams(seed=99)
+    other.load_state_dict(state)
+    assert other.count("one") == 2
+
+
 def test_dropout_in_a_fork_draws_from_its_stream() -> None:
     masks = []
     for tp in (0, 1, 0):

@@ -20,12 +20,14 @@ from primus.engine.config.moe import MoEConfig
 from primus.engine.config.mtp import MTPConfig
 from primus.engine.config.recompute import RecomputeConfig
 from primus.engine.config.ssm import MambaConfig
+from primus.engine.kernels.activation import ACTIVATIONS
+from primus.engine.kernels.expert_mlp import expert_mlp_reference
 from primus.engine.model.builder import model_place
 from primus.engine.model.gpt import GPTModel
 from primus.engine.model.moe.router import Router
 from primus.engine.model.size import parameter_count
 from primus.engine.parallel.buckets import Bucket
-from primus.engine.parallel.mesh import Group, Mesh, build_mesh, single_mesh
+from primus.engine.parallel.mesh import Group, Mesh, Part, build_mesh, single_mesh
 from primus.engine.parallel.random import RandomStreams
 from primus.engine.parallel.sharding import Shards, weight_shards
 from primus.engine.parallel.weights import WholeWeights
@@ -69,8 +71,9 @@ MODELS: dict[str, ModelConfig] = {
 
 
 def adapted(config: ModelConfig, peft: PEFTConfig, mesh: Mesh) -> GPTModel:
-    model = build(config, mesh)
-    place = model_place(config, mesh=mesh, dtype=torch.float64, device="cpu", streams=RandomStreams(5, mesh.coordinates))
+    streams = RandomStreams(5, mesh.coordinates)
+    model = build(config, mesh, streams=streams)
+    place = model_place(config, mesh=mesh, dtype=torch.float64, device="cpu", streams=streams)
     apply_peft([model], peft, config, place=place, mesh=mesh, seed=5)
     set_magnitudes([model], weight_shards(model.named_parameters(), mesh), mesh)
     return model
@@ -144,12 +147,15 @@ def test_first_values_do_not_know_the_layout() -> None:
     assert wide.std().item() == pytest.approx((2 / (4 + 24)) ** 0.5, rel=0.2)
 
 
+@pytest.mark.parametrize("experts", [False, True], ids=["linears", "experts"])
 @pytest.mark.parametrize("position", ["pre", "post"])
-def test_dropout_acts_in_training_alone_and_is_replayed(position: str) -> None:
-    peft = PEFTConfig(**{**ALL, "dropout": 0.4, "dropout_position": position})  # type: ignore[arg-type]
-    config = replace(DENSE, recompute=RecomputeConfig(granularity="full", method="uniform", num_layers=1))
-    kept, again = adapted(DENSE, peft, single_mesh()), adapted(config, peft, single_mesh())
-    tokens, positions, labels, mask = batch(DENSE)
+def test_dropout_acts_in_training_alone_and_is_replayed(position: str, experts: bool) -> None:
+    plain_one = replace(MODELS["moe"], mtp=MTPConfig()) if experts else DENSE
+    some = {**ALL, "target_modules": ("*.mlp.experts.*",)} if experts else ALL
+    peft = PEFTConfig(**{**some, "dropout": 0.4, "dropout_position": position})  # type: ignore[arg-type]
+    config = replace(plain_one, recompute=RecomputeConfig(granularity="full", method="uniform", num_layers=1))
+    kept, again = adapted(plain_one, peft, single_mesh()), adapted(config, peft, single_mesh())
+    tokens, positions, labels, mask = batch(plain_one)
     grads = []
     for model in (kept, again):
         torch.manual_seed(3)
@@ -158,11 +164,34 @@ def test_dropout_acts_in_training_alone_and_is_replayed(position: str) -> None:
         grads.append([loss.detach(), *(p.grad for p in model.parameters() if p.requires_grad)])
     for one, other in zip(*grads, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-13, atol=1e-13)
-    plain = first_loss(DENSE, PEFTConfig(**ALL), single_mesh())  # type: ignore[arg-type]
+    plain = first_loss(plain_one, PEFTConfig(**some), single_mesh())  # type: ignore[arg-type]
     assert not torch.allclose(grads[0][0], plain)
+    # The next microbatch loses other values.
+    torch.manual_seed(4)
+    assert not torch.allclose(kept(tokens, positions, labels_BS=labels, loss_mask_BS=mask), grads[0][0])
     kept.eval()
     with torch.no_grad():
         torch.testing.assert_close(kept(tokens, positions, labels_BS=labels, loss_mask_BS=mask), plain, rtol=1e-13, atol=0.0)
+
+
+def dropped_places(rank: int, config: ModelConfig, peft: PEFTConfig) -> dict[str, Tensor]:
+    """Return what linears leave of ones where they drop values."""
+    model = adapted(config, peft, build_mesh(config.parallel, DistConfig(backend="gloo"), torch.device("cpu")))
+    torch.manual_seed(3)
+    drops = {name: m for name, m in model.named_modules() if name.rpartition(".")[2] in ("_drop_in", "_drop_out")}
+    results = {name: drop(torch.ones(64)) for name, drop in drops.items()}
+    return {name: left for name, left in results.items() if left is not None}
+
+
+@pytest.mark.parametrize("slices", [False, True], ids=["tp", "sp"])
+def test_ranks_drop_alike_what_all_have_and_apart_what_each_has_of_its_own(slices: bool) -> None:
+    config = replace(DENSE, parallel=ParallelConfig(tensor_model_parallel_size=2, sequence_parallel=slices))
+    for position, apart in (("pre", {"linear_proj", "linear_fc2"}), ("post", {"linear_qkv", "linear_fc1"})):
+        peft = PEFTConfig(**{**ALL, "dropout": 0.5, "dropout_position": position})  # type: ignore[arg-type]
+        one, other = run_ranks(dropped_places, 2, config, peft)
+        assert len(one) == 8
+        differ = {name.split(".")[-2] for name in one if not torch.equal(one[name], other[name])}
+        assert differ == ({"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"} if slices else apart)
 
 
 class Held:
@@ -187,8 +216,6 @@ class Waits(WholeWeights):
 @pytest.mark.parametrize("name", MODELS)
 def test_a_forward_waits_for_the_update_of_every_weight(name: str, scheme: str) -> None:
     """With `overlap_param_gather` the updates of other ranks are still on their way when it begins."""
-    if (name, scheme) == ("moe", "dora"):
-        pytest.skip("experts have no dora")
     config = replace(MODELS[name], mtp=MTPConfig())
     model = adapted(config, SCHEMES[scheme], single_mesh())
     weights = Waits()
@@ -231,6 +258,7 @@ MERGED: dict[str, tuple[ModelConfig, PEFTConfig]] = {
     "gelu": (MODELS["gelu"], SCHEMES["canonical"]),
     "output gate": (GATED, SCHEMES["some parts"]),
     "shared experts": (replace(MODELS["moe"], mtp=MTPConfig()), SCHEMES["canonical"]),
+    "experts with lengths": (replace(MODELS["moe"], mtp=MTPConfig()), SCHEMES["dora"]),
     "own experts": (replace(MODELS["moe"], mtp=MTPConfig()), PEFTConfig(**{**ALL, **OWN, "dim": 4})),  # type: ignore[arg-type]
 }
 
@@ -258,13 +286,38 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
     assert len(raised.value.problems) == 2
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [({"scheme": "dora"}, "peft dora adapts no experts"), ({"dropout": 0.1}, "adapters of experts have no dropout")],
-)
-def test_what_experts_cannot_have_is_refused(change: dict[str, object], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        adapted(MODELS["moe"], replace(PEFTConfig(target_modules=()), **change), single_mesh())  # type: ignore[arg-type]
+def test_own_adapters_of_experts_need_whole_matrices() -> None:
+    config, own = replace(MODELS["moe"], mtp=MTPConfig()), replace(PEFTConfig(target_modules=()), share_expert_adapters=False)
+    place = model_place(
+        config, mesh=single_mesh(), dtype=torch.float64, device="cpu", streams=RandomStreams(5, single_mesh().coordinates)
+    )
+    with pytest.raises(ConfigError, match="expert_tensor_parallel_size is 2 and must be 1"):
+        apply_peft(
+            [build(config, single_mesh())], own, config, place=replace(place, etp=Part(0, 2)), mesh=single_mesh(), seed=5
+        )
+
+
+def test_experts_with_lengths_are_the_formula() -> None:
+    """Rows of W + s B A have learned lengths; the norms that these are divided by pass no gradient."""
+    config, peft = replace(MODELS["moe"], mtp=MTPConfig()), PEFTConfig(**{**ALL, "scheme": "dora"})  # type: ignore[arg-type]
+    experts = adapted(config, peft, single_mesh()).get_submodule("decoder.layers.1.mlp.experts")
+    x, p = torch.randn(5, config.hidden_size, dtype=torch.float64), torch.rand(5, dtype=torch.float64)
+    weights, learned = [], dict(experts.named_parameters())
+    for last in ("linear_fc1", "linear_fc2"):
+        w, a, b, m = (
+            learned[f"{last}.{name}"]
+            for name in ("weight", "adapter.linear_in.weight", "adapter.linear_out.weight", "adapter.weight_magnitude")
+        )
+        m.data.mul_(1.0 + 0.1 * torch.rand_like(m))
+        whole = w + peft.alpha / peft.dim * b @ a
+        weights.append((m / whole.detach().norm(dim=-1)).unsqueeze(-1) * whole)
+    counts = [2, 0, 1, 2]
+    theirs = expert_mlp_reference(x, p, weights[0], weights[1], counts, ACTIVATIONS[config.activation])
+    wanted = [p for p in learned.values() if p.requires_grad]
+    results = [[y, *torch.autograd.grad(y.square().sum(), wanted)] for y in (experts(x, p, counts), theirs)]
+    assert len(wanted) == 6
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-13)
 
 
 def test_a_router_bias_stays_where_it_is() -> None:

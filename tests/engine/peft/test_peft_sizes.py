@@ -18,10 +18,9 @@ ALL: dict[str, Any] = {"dim": 4, "target_modules": ()}
 SCHEMES = {
     "lora": PEFTConfig(**ALL),
     "canonical": PEFTConfig(**ALL, scheme="canonical_lora"),
-    "dora": PEFTConfig(**ALL, scheme="dora", exclude_modules=("*.experts.*",)),
+    "dora": PEFTConfig(**ALL, scheme="dora"),
     "own": PEFTConfig(**ALL, share_expert_adapters=False, normalize_moe_lora=True),
 }
-"""Of all linears, but for DoRA, which adapts no experts."""
 
 
 def on_rank(config: ModelConfig, peft: PEFTConfig) -> int:

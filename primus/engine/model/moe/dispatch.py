@@ -44,6 +44,10 @@ class Journey(ABC):
         """Wait for what was sent."""
 
     @abstractmethod
+    def carry(self, values_N: Tensor) -> Tensor:
+        """Return, once rows have arrived, what their tokens have of these values, [M]; no gradient passes."""
+
+    @abstractmethod
     def back(self, y_MH: Tensor) -> Tensor:
         """Return the sums [N, H] of the outputs of each token's experts."""
 
@@ -167,6 +171,9 @@ class _Here(Journey):
         counts = _even(len(order.token), E) if is_meta else order.counts.tolist()
         return Rows(take_rows(self.x_NH, order.token), weights_M, counts)
 
+    def carry(self, values_N: Tensor) -> Tensor:
+        return values_N.index_select(0, self.order.token)
+
     def back(self, y_MH: Tensor) -> Tensor:
         return add_rows(y_MH, self.order.token, len(self.x_NH))
 
@@ -177,6 +184,9 @@ class _Gathered(Journey):
 
     def arrive(self) -> Rows:
         return self.here.arrive()
+
+    def carry(self, values_N: Tensor) -> Tensor:
+        return self.here.carry(gather_sequence(values_N, self.group))
 
     def back(self, y_MH: Tensor) -> Tensor:
         return reduce_scatter_sequence(self.here.back(y_MH), self.group)
@@ -193,6 +203,10 @@ class _Exchanged(Journey):
         if self.order_M is not None:
             x_MH, weights_M1 = permute_rows(x_MH, self.order_M), permute_rows(weights_M1, self.order_M)
         return Rows(x_MH, weights_M1.squeeze(1), self.counts)
+
+    def carry(self, values_N: Tensor) -> Tensor:
+        values_M = self.x.again.start(values_N.index_select(0, self.token_M)).finish()
+        return values_M if self.order_M is None else values_M.index_select(0, self.order_M)
 
     def back(self, y_MH: Tensor) -> Tensor:
         if self.order_M is not None:
@@ -212,6 +226,9 @@ class _Once(Journey):
         x_RH, weights_RL, goes_RL = self.x.finish(), self.weights.finish(), self.goes.finish().bool()
         self.here = _Here(x_RH, weights_RL, goes_RL, expected_rows=self.expected_rows)
         return self.here.arrive()
+
+    def carry(self, values_N: Tensor) -> Tensor:
+        return self.here.carry(self.x.again.start(values_N.index_select(0, self.order.token)).finish())
 
     def back(self, y_MH: Tensor) -> Tensor:
         return add_rows(self.x.reverse.start(self.here.back(y_MH)).finish(), self.order.token, self.tokens)

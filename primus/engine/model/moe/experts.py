@@ -8,7 +8,7 @@ from primus.engine.kernels.expert_mlp import ExpertForms, expert_mlp
 from primus.engine.model.parameter import Initial, Place, constant, declare
 from primus.engine.parallel.sharding import Sharding
 
-__all__ = ["Experts"]
+__all__ = ["Experts", "GroupedWeight"]
 
 
 class GroupedWeight(nn.Module):

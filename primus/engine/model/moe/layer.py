@@ -7,6 +7,7 @@ from primus.engine.model.moe.dispatch import Dispatch
 from primus.engine.model.moe.experts import Experts
 from primus.engine.model.moe.real import RealTokens
 from primus.engine.model.moe.router import Router
+from primus.engine.model.moe.token_numbers import TokenNumbers
 from primus.engine.model.recompute import Runner
 
 __all__ = ["MoELayer"]
@@ -28,6 +29,8 @@ class MoELayer(nn.Module):
         """With `shared_overlaps` the shared expert works while tokens travel, forward and backward; `run` runs all of it."""
         super().__init__()
         self.router, self.experts, self.shared_experts = router, experts, shared_experts
+        self.token_numbers: TokenNumbers | None = None
+        """For experts that drop values in training: what they know tokens by."""
         self._shared_overlaps, self._dispatch, self._run = shared_overlaps, dispatch, run
 
     def forward(self, x_SBH: Tensor, real: RealTokens | None = None) -> tuple[Tensor, None]:
@@ -37,7 +40,9 @@ class MoELayer(nn.Module):
         routing = self.router(x_SBH, real)
         journey = self._dispatch(x_SBH.flatten(0, 1), routing.weights, routing.map)
         shared = self._shared(x_SBH) if self._shared_overlaps else None
-        y_SBH = journey.back(self.experts(*journey.arrive())).view_as(x_SBH)
+        rows = journey.arrive()
+        numbers = () if self.token_numbers is None or not self.training else (journey.carry(self.token_numbers(x_SBH)),)
+        y_SBH = journey.back(self.experts(*rows, *numbers)).view_as(x_SBH)
         if not self._shared_overlaps:
             shared = self._shared(x_SBH)
         return y_SBH if shared is None else y_SBH + shared
