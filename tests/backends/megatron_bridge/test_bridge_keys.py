@@ -103,6 +103,7 @@ SYNC_FREE = {
 }
 SHARDED = {
     "use_megatron_fsdp": (True, {"ddp.use_megatron_fsdp": True, "ddp.data_parallel_sharding_strategy": "optim_grads_params"}),
+    "use_distributed_optimizer": (False, {"ddp.use_distributed_optimizer": True}),
     "precision_config": (
         "fp16_mixed",
         {"mixed_precision.params_dtype": "float16", "mixed_precision.grad_dtype": "float16"},

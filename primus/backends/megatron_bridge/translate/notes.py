@@ -23,7 +23,6 @@ def without_effect(raw: Raw) -> Iterator[str]:
     yield from _products(raw)
     yield from _sums(raw)
     yield from _dtype(raw)
-    yield from _shards(raw)
 
 
 def _packs(raw: Raw) -> Iterator[str]:
@@ -72,10 +71,3 @@ def _dtype(raw: Raw) -> Iterator[str]:
     places = [place for path, place in raw.sources.items() if path.startswith(f"{part}.")]
     if places and not any(raw.at(f"{part}.{name}") or raw.is_chosen(f"{part}.{name}") for name in dtypes):
         yield f"precision_config ({places[0]}) names no dtype, so weights are fp32; bf16: true beside it says otherwise."
-
-
-def _shards(raw: Raw) -> Iterator[str]:
-    divides = [path for path in ("ddp.use_megatron_fsdp", "dist.use_megatron_fsdp") if raw.at(path)]
-    path = "ddp.use_distributed_optimizer"
-    if divides and raw.is_chosen(path) and not raw.at(path):
-        yield f"{raw.where(path)} has no effect: {raw.where(divides[0])} divides the optimizer's state."

@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from primus.backends.megatron.keys import KEYS
 from primus.backends.megatron_bridge.container import GPTDatasetConfig, LoggerConfig
@@ -134,12 +135,11 @@ def _optimizer(raw: Raw) -> dict[str, Value]:
 
 def _replicas(raw: Raw) -> dict[str, Value]:
     sharded = _either(raw, "ddp.use_megatron_fsdp", "dist.use_megatron_fsdp")
-    strategy, path = raw.config.ddp.data_parallel_sharding_strategy, "ddp.data_parallel_sharding_strategy"
-    if sharded.value and strategy == "no_shard" and not raw.is_chosen(path):
-        strategy = "optim_grads_params"
-    values = {"use_megatron_fsdp": sharded, "data_parallel_sharding_strategy": raw.value(strategy, path)}
-    if sharded.value:
-        values["use_distributed_optimizer"] = sharded
+    path = "ddp.data_parallel_sharding_strategy"
+    strategy = raw.value(raw.config.ddp.data_parallel_sharding_strategy, path)
+    if sharded.value and strategy.value == "no_shard" and not raw.is_chosen(path):
+        strategy = replace(sharded, value="optim_grads_params")
+    values = {"use_megatron_fsdp": sharded, "data_parallel_sharding_strategy": strategy}
     if raw.config.ddp.bucket_size is not None:
         values["ddp_bucket_size"] = raw.value(raw.config.ddp.bucket_size, "ddp.bucket_size")
     if raw.config.dist.distributed_backend is not None:
