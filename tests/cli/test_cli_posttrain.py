@@ -48,6 +48,7 @@ def test_a_plan_names_weights_that_are_elsewhere(primus, monkeypatch):
             ("mock=true",),
             "mock true (cli): auto finetune_config does not take it; `primus config recipes` lists what it takes.",
         ),
+        (("dataset.dataset_root=''",), 'dataset.dataset_root "" (cli as dataset.dataset_root) must name rows; leave it out'),
         (("peft_dimm=3",), "peft_dimm 3 (cli) is not a key of framework megatron_bridge. Did you mean peft_dim"),
         (
             ("dataset.dataset_kwargs.chat=true",),

@@ -51,6 +51,9 @@ def _rows(raw: Raw) -> Iterator[str]:
     name, root = "dataset.dataset_name", "dataset.dataset_root"
     if all(raw.is_chosen(path) and raw.at(path) is not None for path in (name, root)):
         yield f"{raw.where(name)} and {raw.where(root)} both say where rows are: keep one of them."
+    for path in (name, root):
+        if raw.at(path) == "":
+            yield f"{raw.where(path)} must name rows; leave it out, or set it to null, for those of the recipe."
     limits: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         ("seed", lambda seed: seed >= 0, "at least 0"),
         ("max_train_samples", lambda count: count >= 1, "at least 1; null takes all rows"),

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
 from primus.backends.megatron.keys import KEYS
@@ -43,6 +43,11 @@ class Setting:
         """Where it was set; under which word, if that is not the field's."""
         same = not self.is_nested and self.word == self.path.rpartition(".")[2]
         return self.value.source if same else f"{self.value.source} as {self.word}"
+
+    @property
+    def said(self) -> str:
+        """The word with its value and place, as the user wrote it; `skip_save: true` clears fields."""
+        return where(self.word, replace(self.value, value=True) if self.word == "skip_save" else self.value)
 
     @property
     def rank(self) -> tuple[bool, int, bool]:
@@ -145,7 +150,7 @@ def beaten(settings: list[Setting]) -> Iterator[str]:
         own = [each for each in settings if each.word == word]
         above = [last[each.path] for each in own]
         if all(_goes_before(winner, each) for winner, each in zip(above, own, strict=True)):
-            yield f"{where(word, own[0].value)} has no effect: {where(above[0].word, above[0].value)} goes before it."
+            yield f"{own[0].said} has no effect: {above[0].said} goes before it."
 
 
 def _goes_before(winner: Setting, other: Setting) -> bool:
@@ -158,7 +163,7 @@ def _must_have_value(config: ConfigContainer, setting: Setting) -> str:
     held: Any = config
     for name in setting.path.split("."):
         held = getattr(held, name, None)
-    said = "" if held is None else f", and it is {show_value(held)}, as the recipe says"
+    said = "" if held is None or is_dataclass(held) else f", and it is {show_value(held)}, as the recipe says"
     return f"{where(setting.word, setting.value)}: {setting.path} cannot be empty; leave it out{said}."
 
 

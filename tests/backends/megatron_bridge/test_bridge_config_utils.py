@@ -188,6 +188,9 @@ def test_a_word_that_another_goes_before_is_told():
     found = merged(train_iters=file, train=Tree({"train_iters": later}, "exp.yaml:8"))
     assert found.config.train.train_iters == 8
     assert found.notices == ("train_iters 6 (exp.yaml:3) has no effect: train.train_iters 8 (exp.yaml:9) goes before it.",)
+    assert merged(save_interval=file, skip_save=Value(True, "exp.yaml:4")).notices == (
+        "save_interval 6 (exp.yaml:3) has no effect: skip_save true (exp.yaml:4) goes before it.",
+    )
     both = Tree({"use_distributed_optimizer": Value(False, "exp.yaml:9")}, "exp.yaml:8")
     assert merged(use_distributed_optimizer=Value(True, "exp.yaml:3"), ddp=both).notices == (), "it decides a field of another"
     own = Tree({"tokenizer_model": Value("t", "exp.yaml:9")}, "exp.yaml:8")
@@ -301,6 +304,7 @@ def test_all_that_is_wrong_is_told_at_once():
         ({"peft": {"type": "none", "dim": 4}}, "peft.dim 4: peft is none, so there are no adapters; set peft: lora"),
         ({"peft": {"dim": {}}}, "peft.dim {} (backend_args) must be an integer."),
         ({"optimizer": {"lr": {}}}, "optimizer.lr {} (backend_args) must be a number or null."),
+        ({"dataset": None}, "dataset null (backend_args): dataset cannot be empty; leave it out."),
         ({"skip_save": 1}, "skip_save 1 (backend_args) must be true or false"),
         ({"peft": "none", "peft_dim": 4}, "peft_dim 4: peft is none, so there are no adapters; set peft: lora"),
         ({"data_paths": "a"}, "gpt.vanilla_gpt vanilla_gpt_finetune_config does not take it"),
