@@ -253,7 +253,8 @@ def test_an_experiment_that_is_right(primus, bridge):
         (["precision_config: fp8"], "precision_config fp8 is not known. There are bf16_mixed, fp16_mixed and fp32. (b.yaml:12"),
         (
             ["use_megatron_fsdp: true", "use_distributed_optimizer: false"],
-            "use_distributed_optimizer false (b.yaml:13) becomes true: data_parallel_sharding_strategy optim_grads_params (",
+            "use_distributed_optimizer false (b.yaml:13) becomes true: data_parallel_sharding_strategy "
+            "optim_grads_params (b.yaml:12",
         ),
         (["precision_config: bf16_mixed", "model: {bf16: false}"], "model.bf16 false (b.yaml:13 as model.bf16) must be true"),
         (
