@@ -20,6 +20,7 @@ from primus.backends.megatron.argument_builder import MegatronArgBuilder
 from primus.core.experiment import load_experiment
 from primus.engine.config import ConfigContainer
 from primus.engine.data.indexed import IndexedDatasetBuilder
+from primus.engine.data.mock import MockCorpus
 from primus.engine.train.pretrain import pretrain
 from primus.engine.train.sinks import Report
 
@@ -68,6 +69,7 @@ def train_rank(_rank: int, config: ConfigContainer) -> None:
     """Train as one of `run_ranks`."""
     torch.manual_seed(99)  # whatever the process did before must not matter
     Report.close = lambda self, *, failed: None  # type: ignore[method-assign]  # pictures take longest
+    MockCorpus.__init__.__kwdefaults__["num_documents"] = 300  # samples of 100,000 are shuffled longer than a run trains
     pretrain(config, process_start=time.time())
 
 

@@ -1,6 +1,8 @@
 """Context parallelism: every way of communication, with and without packed documents, trains as one process does."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -61,27 +63,33 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     }
 
 
+@pytest.fixture(scope="module")
+def alone(documents: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[float]]:
+    """Return a function that gives the numbers of one process, trained once."""
+    folder = tmp_path_factory.mktemp("alone")
+    return cache(lambda name: numbers(folder, name, {**MODELS, "plain": {}, "documents": documents}[name]))
+
+
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_trains_as_one_process(way: str, model: str, tmp_path: Path) -> None:
-    expected = numbers(tmp_path, "alone", MODELS[model])
+def test_every_way_trains_as_one_process(way: str, model: str, alone: Callable[[str], list[float]], tmp_path: Path) -> None:
     found = numbers(tmp_path, "cp", {**MODELS[model], **WAYS[way], "context_parallel_size": 2}, 2)
-    assert found == pytest.approx(expected, rel=1e-12)
+    assert found == pytest.approx(alone(model), rel=1e-12)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_packed_documents_do_not_see_one_another(way: str, documents: dict[str, Any], tmp_path: Path) -> None:
-    expected = numbers(tmp_path, "alone", documents)
+def test_packed_documents_do_not_see_one_another(
+    way: str, documents: dict[str, Any], alone: Callable[[str], list[float]], tmp_path: Path
+) -> None:
     found = numbers(tmp_path, "cp", {**documents, **WAYS[way], "context_parallel_size": 2}, 2)
-    assert found == pytest.approx(expected, rel=1e-12)
+    assert found == pytest.approx(alone("documents"), rel=1e-12)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_context_parallelism_mixes_with_the_rest(layout: str, tmp_path: Path) -> None:
+def test_context_parallelism_mixes_with_the_rest(layout: str, alone: Callable[[str], list[float]], tmp_path: Path) -> None:
     ranks, keys = LAYOUTS[layout]
-    expected = numbers(tmp_path, "alone", {})
     found = numbers(tmp_path, "cp", {"context_parallel_size": 2, **keys}, ranks)
-    assert found == pytest.approx(expected, rel=1e-12)
+    assert found == pytest.approx(alone("plain"), rel=1e-12)
 
 
 DROPS = {"attention_dropout": 0.2, "attention_backend": "unfused"}
