@@ -353,6 +353,24 @@ def test_value_that_has_no_place_here_refuses_the_recipe_by_the_fields_name(inst
     )
 
 
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (
+            "env_vars = {'A': 'b'}",
+            "recipe megatron.bridge.recipes.new.odd: env_vars is {'A': 'b'}, and this engine has no such field",
+        ),
+        ("train = 3", "x sets train 3, which must be a map."),
+        ("train.idea = 3", "recipe megatron.bridge.recipes.new.odd: train.idea is 3, and this engine has no such field"),
+    ],
+)
+def test_parts_that_are_none_of_theirs_are_told(installed, write, line: str, why: str):
+    parts = "train model optimizer scheduler dataset logger tokenizer checkpoint"
+    lines = ("from types import SimpleNamespace as S", "def x():", f" c = S(**{{n: S() for n in '{parts}'.split()}})")
+    write("megatron/bridge/recipes/new/odd.py", "\n".join((*lines, f" c.{line}", " return c")))
+    assert refusal("new.odd", "x") == why
+
+
 def test_recipe_of_ours_goes_before_an_installed_one(installed, write):
     write("megatron/bridge/recipes/gpt/vanilla_gpt.py", "def vanilla_gpt_finetune_config(): return None")
     assert isinstance(built(find_flavor("gpt.vanilla_gpt", "vanilla_gpt_finetune_config"), {}, name="x"), ConfigContainer)

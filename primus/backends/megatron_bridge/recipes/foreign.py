@@ -35,11 +35,13 @@ def translated(theirs: Any, where: str) -> ConfigContainer:
     problems: list[str] = []
     hints = get_type_hints(ConfigContainer)
     parts: dict[str, Any] = {}
+    if not isinstance(theirs, _PLAIN):
+        _refuse_others(theirs, _names(ConfigContainer), "", problems)
     for field in dataclasses.fields(ConfigContainer):
         part = getattr(theirs, field.name, None)
         if part is not None:
             parts[field.name] = (
-                part if isinstance(part, str) else _part(part, _classes(hints[field.name]), field.name, problems)
+                part if isinstance(part, _PLAIN) else _part(part, _classes(hints[field.name]), field.name, problems)
             )
     if problems:
         raise ConfigError([f"recipe {where}: {problem}" for problem in problems])
@@ -59,7 +61,7 @@ def _classes(hint: Any) -> list[type]:
 
 def _part(theirs: Any, classes: list[type], path: str, problems: list[str]) -> Any:
     """Return a sub-config of the class whose fields hold most of theirs."""
-    names = [field.name for field in dataclasses.fields(theirs)] if dataclasses.is_dataclass(theirs) else list(vars(theirs))
+    names = _fields_of(theirs)
     if path == "peft":
         classes = [_SCHEMES.get(type(theirs).__name__, PEFT)]
         if classes == [PEFT]:
@@ -68,12 +70,23 @@ def _part(theirs: Any, classes: list[type], path: str, problems: list[str]) -> A
     ours = max(classes, key=lambda each: len(_names(each).intersection(names)))
     found = ours()
     for name in names:
-        value = getattr(theirs, name, None)
         if name in _names(ours):
-            setattr(found, name, _value(value, f"{path}.{name}", getattr(found, name), problems))
-        elif not _is_default(theirs, name, value):
-            problems.append(f"{path}.{name} is {value!r}, and this engine has no such field")
+            setattr(found, name, _value(getattr(theirs, name, None), f"{path}.{name}", getattr(found, name), problems))
+    _refuse_others(theirs, _names(ours), f"{path}.", problems)
     return found
+
+
+def _fields_of(theirs: Any) -> list[str]:
+    """Return the names of the fields of theirs, or of what is no dataclass."""
+    return [field.name for field in dataclasses.fields(theirs)] if dataclasses.is_dataclass(theirs) else list(vars(theirs))
+
+
+def _refuse_others(theirs: Any, ours: set[str], path: str, problems: list[str]) -> None:
+    """Tell of what has no field here and is not at its default."""
+    for name in _fields_of(theirs):
+        value = getattr(theirs, name, None)
+        if name not in ours and not _is_default(theirs, name, value):
+            problems.append(f"{path}{name} is {value!r}, and this engine has no such field")
 
 
 def _value(value: Any, path: str, ours: Any, problems: list[str]) -> Any:
@@ -104,8 +117,10 @@ def _names(ours: type) -> set[str]:
 
 def _is_default(theirs: Any, name: str, value: Any) -> bool:
     """Tell whether a value is the default of its class; functions and what their classes compute count as such."""
-    if name.startswith("_") or callable(value) or not dataclasses.is_dataclass(theirs):
+    if name.startswith("_") or callable(value):
         return True
+    if not dataclasses.is_dataclass(theirs):
+        return value is None
     for field in dataclasses.fields(theirs):
         if field.name == name:
             if not field.init:
