@@ -22,7 +22,7 @@ from primus.engine.peft.linears import AdaptedLinear
         ("dense", {}),
         ("dense", {"scheme": "canonical_lora"}),
         ("dense", {"scheme": "dora"}),
-        ("moe", {}),
+        ("moe", {"scheme": "dora"}),
         ("moe", {"share_expert_adapters": False, "target_modules": ("*.experts.*",)}),
     ],
     ids=["lora", "canonical", "dora", "experts", "each expert"],
