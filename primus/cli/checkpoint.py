@@ -16,6 +16,7 @@ import typer
 from primus.backends.megatron.model_preset import overridden_keys, preset_text
 from primus.cli.doors import build, fewest_ranks, only_module
 from primus.cli.leaving import leaving_on_sigterm
+from primus.cli.words import examples
 from primus.core.experiment import load_experiment
 from primus.core.launch.start import exchange_command
 from primus.engine.checkpoint.hf.likeness import differences
@@ -44,7 +45,7 @@ Original = Annotated[
 Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder to make.", show_default=False)]
 
 
-@app.command("import-hf")
+@app.command("import-hf", epilog=examples("primus checkpoint import-hf --hf-path my_model --out my_ckpt"))
 def import_hf(
     hf_path: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Folder with config.json and safetensors.", show_default=False)
@@ -72,7 +73,13 @@ def import_hf(
         typer.echo(f"  {key}: {str(value).lower()}  # under overrides")
 
 
-@app.command("export-hf")
+@app.command(
+    "export-hf",
+    epilog=examples(
+        "primus checkpoint export-hf output/team/ann/exp/checkpoints --out trained",
+        "primus checkpoint export-hf output/team/ann/exp/checkpoints/iter_0000100 --out trained --hf-path my_model",
+    ),
+)
 def export_hf(
     checkpoint: Checkpoint,
     out: Out,
@@ -91,7 +98,7 @@ def export_hf(
     typer.echo(str(out))
 
 
-@app.command("export-peft")
+@app.command("export-peft", epilog=examples("primus checkpoint export-peft output/team/ann/exp/checkpoints --out adapter"))
 def export_peft(checkpoint: Checkpoint, out: Out, hf_path: Original = None) -> None:
     """Make a folder of the peft library of the adapters in a checkpoint."""
     with leaving_on_sigterm(), new_folder(out) as folder:
@@ -99,7 +106,9 @@ def export_peft(checkpoint: Checkpoint, out: Out, hf_path: Original = None) -> N
     typer.echo(str(out))
 
 
-@app.command("import-peft")
+@app.command(
+    "import-peft", epilog=examples("primus checkpoint import-peft --peft-path adapter --out my_ckpt --hf-path my_model")
+)
 def import_peft(
     peft_path: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Folder with adapter_config.json and safetensors.", show_default=False)

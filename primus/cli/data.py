@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from primus.cli.leaving import leaving_on_sigterm
+from primus.cli.words import examples
 from primus.errors import InputError
 
 if TYPE_CHECKING:
@@ -58,7 +59,15 @@ TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Let 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what exists.")]
 
 
-@app.command("prepare")
+_PREPARE = examples(
+    "primus data prepare my_text/ --output-prefix my_data --tokenizer-model my_tokenizer",
+    "primus data prepare docs.jsonl --json-key content --output-prefix my_data --tokenizer-model my_tokenizer",
+    "primus data prepare --sft my.yaml packed_sequence=true",
+    "primus data prepare --sft rows.jsonl --output-prefix packs --tokenizer-model my_model --seq-length 2048 --packed",
+)
+
+
+@app.command("prepare", epilog=_PREPARE)
 def prepare_(
     context: typer.Context,
     inputs: Inputs,
@@ -127,7 +136,9 @@ def prepare_(
     typer.echo(f"{output_prefix}: {_counted(report.documents, 'document')}, {_counted(report.tokens, 'token')}")
 
 
-@app.command("train-tokenizer")
+@app.command(
+    "train-tokenizer", epilog=examples("primus data train-tokenizer my_text/ --output my_tokenizer --vocab-size 32000")
+)
 def train_tokenizer_(
     inputs: Inputs,
     output: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the tokenizer.")],
@@ -147,7 +158,7 @@ def train_tokenizer_(
     typer.echo(f"{output}: {trained.vocab_size:,d} ids; use tokenizer_type HuggingFaceTokenizer and tokenizer_model {output}")
 
 
-@app.command("merge")
+@app.command("merge", epilog=examples("primus data merge first second --output-prefix both"))
 def merge_(
     prefixes: Annotated[
         list[Path], typer.Argument(metavar="PREFIX", help="Prefixes of .bin and .idx files, in the order to come.")
@@ -165,7 +176,14 @@ def merge_(
     _describe(output_prefix)
 
 
-@app.command("show")
+_SHOW = examples(
+    "primus data show my_data",
+    "primus data show my.yaml --split validation --samples 1",
+    "primus data show rows.jsonl --tokenizer-model my_model --seq-length 2048",
+)
+
+
+@app.command("show", epilog=_SHOW)
 def show_(
     context: typer.Context,
     inputs: Annotated[list[str], typer.Argument(metavar="INPUT", help=f"Prefix of a .bin and an .idx file. {_ROWS_HELP}.")],

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from primus.cli.words import examples
 from primus.core.launch.start import become, sample_command
 from primus.errors import InputError
 
@@ -14,7 +15,13 @@ __all__ = ["app"]
 app = typer.Typer()
 
 
-@app.command()
+_EXAMPLES = examples(
+    "primus generate output/team/ann/exp --prompt Once --max-new-tokens 100",
+    'primus generate output/team/ann/exp --chat --prompt "What is LoRA?" --temperature 0',
+)
+
+
+@app.command(epilog=_EXAMPLES)
 def generate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, the one that holds config.yaml.")],
     prompt: Annotated[str, typer.Option(help="Text to continue; empty starts a new document.")] = "",

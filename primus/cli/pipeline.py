@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from primus.cli.words import examples
 from primus.errors import InputError
 
 if TYPE_CHECKING:  # a slow start for every other command, otherwise
@@ -75,7 +76,7 @@ def _with_options(*kinds: type[_Step] | type[_Shape]) -> Callable[[Callable[...,
     return decorate
 
 
-@app.command()
+@app.command(epilog=examples("primus pipeline show zero-bubble --pp 4 --microbatches 8"))
 @_with_options(_Step, _Shape)
 def show(step: _Step, shape: _Shape, algorithm: Name) -> None:
     """Print each rank's operations, and what a step takes."""
@@ -87,7 +88,7 @@ def show(step: _Step, shape: _Shape, algorithm: Name) -> None:
     typer.echo(figures(schedule, simulation))
 
 
-@app.command()
+@app.command(epilog=examples("primus pipeline plot 1f1b --pp 4 --output step.svg"))
 @_with_options(_Step, _Shape)
 def plot(
     step: _Step,
@@ -108,7 +109,7 @@ def plot(
     typer.echo(f"{output}: {figures(schedule, simulation)}")
 
 
-@app.command()
+@app.command(epilog=examples("primus pipeline compare --pp 8 --microbatches 32"))
 @_with_options(_Step)
 def compare(
     step: _Step,

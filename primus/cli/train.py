@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from primus.cli.words import TAKES_WORDS
+from primus.cli.words import TAKES_WORDS, examples
 from primus.core.launch import LaunchOptions
 from primus.errors import InputError
 
@@ -29,8 +29,10 @@ Rank = Annotated[int | None, typer.Option(metavar="R", help="With --dry-run: the
 
 def _add(name: str, role: str, text: str) -> None:
     """Add a verb that runs the module called `role`, or the only one."""
+    start = f"primus train {name} --config my.yaml"
+    shown = examples(start, f"{start} --nproc-per-node 8 lr=3e-4", f"{start} --dry-run --world-size 64 --rank 9")
 
-    @app.command(name, help=text, context_settings=TAKES_WORDS, epilog=_WORDS_HELP)
+    @app.command(name, help=text, context_settings=TAKES_WORDS, epilog=f"{_WORDS_HELP}\n\n{shown}")
     def verb(
         context: typer.Context,
         config: ConfigFiles,
