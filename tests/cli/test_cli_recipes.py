@@ -28,3 +28,9 @@ def test_unknown_name_is_answered_with_the_nearest(primus):
     outcome = primus("config", "recipes", "qwen3_8")
     assert outcome.code == 2
     assert "qwen3_8 is neither a recipe nor a flavor. Did you mean qwen3_8b_" in outcome.err
+
+
+def test_a_recipe_that_is_not_run_is_answered_with_the_reason(primus):
+    outcome = primus("config", "recipes", "gemma.gemma2")
+    assert outcome.code == 2
+    assert "recipe gemma.gemma2 is not run by this engine: Gemma multiplies embeddings" in outcome.err

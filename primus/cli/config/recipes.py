@@ -49,6 +49,10 @@ def _catalogue() -> Catalogue:
 
 def _named(found: Catalogue, name: str) -> Catalogue:
     """Return a recipe, or the flavor of that name alone."""
+    from primus.backends.megatron_bridge.recipes import REFUSED_RECIPES
+
+    if name in REFUSED_RECIPES:
+        raise InputError(f"recipe {name} is not run by this engine: {REFUSED_RECIPES[name]}")
     if name in found:
         return {name: found[name]}
     chosen = {recipe: {name: flavors[name]} for recipe, flavors in found.items() if name in flavors}
