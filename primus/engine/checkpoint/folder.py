@@ -5,6 +5,7 @@ under a hidden name and renamed when all of it is durable; the tracker moves las
 moment every `iter_` folder is whole, and killing a save leaves the previous checkpoint as it was.
 """
 
+import hashlib
 import json
 import logging
 import os
@@ -31,6 +32,7 @@ __all__ = [
     "publish",
     "read_tracker",
     "retain",
+    "run_folder",
     "sync_folder",
     "write_durably",
 ]
@@ -43,6 +45,15 @@ CHECKSUMS = "checksums.json"
 RELEASE = "release"
 _FOLDER = re.compile(r"iter_(\d{7,})")
 _HIDDEN = re.compile(r"\.iter_(\d{7,})\.(tmp|replaced|removed)-.*")
+
+
+def run_folder(directory: Path, base: Path) -> Path:
+    """Return the part of a directory of the run that saves into `base`: runs that share it leave one another's alone.
+
+    It is named by the way from one to the other, so the two may be moved together.
+    """
+    name = os.path.relpath(base, directory)
+    return directory / f"run_{hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
 
 def iteration_folder(base: Path, iteration: int) -> Path:

@@ -173,7 +173,7 @@ class _TorchSource:
 
 def _open(start: Start, config: CheckpointConfig, mesh: Mesh) -> Source:
     if start.is_local:
-        return LocalSource(start, config, mesh)
+        return LocalSource(start, mesh)
     if start.is_hugging_face:
         opened: list[Source] = []
         everywhere(mesh.world, lambda: opened.append(HFSource(start.folder)))

@@ -18,6 +18,7 @@ from primus.engine.checkpoint.agree import everywhere, on_first, scatter
 from primus.engine.checkpoint.archive import alone
 from primus.engine.checkpoint.dist_plan import assign, holdings
 from primus.engine.checkpoint.files import Checksums, Record, save_object
+from primus.engine.checkpoint.folder import run_folder
 from primus.engine.checkpoint.local_folder import LocalCheckpoint, part_file, rank_folder
 from primus.engine.checkpoint.replicas import exchange_parts, keepers
 from primus.engine.checkpoint.start import Start, is_set_back, resumed_base, unfound
@@ -46,7 +47,8 @@ def save_local(
     """
     scratch, iteration = config.non_persistent, int(common["iteration"])
     assert scratch.local_dir is not None
-    own = rank_folder(Path(scratch.local_dir), mesh.rank)
+    assert config.save is not None
+    own = rank_folder(run_folder(Path(scratch.local_dir), Path(config.save)), mesh.rank)
     log.info("saving local checkpoint at iteration %7d to %s", iteration, scratch.local_dir)
     stamp, opened = on_first(mesh.world, time.time_ns), list[Path]()
     try:
@@ -84,20 +86,21 @@ def newest_start(start: Start | None, config: CheckpointConfig, mesh: Mesh) -> S
     base = resumed_base(config)
     if config.non_persistent.kind != "local" or base is None:
         return start
-    name, notices = _newest_whole(config, mesh)
+    assert config.non_persistent.local_dir is not None
+    run = run_folder(Path(config.non_persistent.local_dir), base)
+    name, notices = _newest_whole(run, mesh)
     floor = 0 if start is None or start.weights_only else start.iteration
     if name is not None and (local_folder.iteration_of(name) < floor or is_set_back(base)):
         why = "the tracker was set back" if is_set_back(base) else f"iteration {floor} is newer"
         notices.append(f"the local checkpoint {name} is not used: {why}")
     elif name is not None:
-        assert config.non_persistent.local_dir is not None
         return Start(
-            folder=rank_folder(Path(config.non_persistent.local_dir), mesh.rank) / name,
+            folder=rank_folder(run, mesh.rank) / name,
             iteration=local_folder.iteration_of(name),
             weights_only=False,
             load_optim=config.auto_continue_train or not config.no_load_optim,
             load_rng=config.auto_continue_train or not config.no_load_rng,
-            notices=(*notices, f"going on from the local checkpoint {name} under {config.non_persistent.local_dir}"),
+            notices=(*notices, f"going on from the local checkpoint {name} under {run}"),
             is_local=True,
         )
     if start is not None:
@@ -152,14 +155,14 @@ def _layout(mesh: Mesh) -> dict[str, Any]:
         "context": layout.context,
         "pipeline": layout.pipeline,
         "expert": layout.expert,
+        "expert_tensor": mesh.etp.size,
         "order": list(layout.order),
     }
 
 
-def _newest_whole(config: CheckpointConfig, mesh: Mesh) -> tuple[str | None, list[str]]:
+def _newest_whole(run: Path, mesh: Mesh) -> tuple[str | None, list[str]]:
     """Return the newest save of this layout of which some rank sees each part, and what is to be said of newer ones."""
-    assert config.non_persistent.local_dir is not None
-    seen = local_folder.found(Path(config.non_persistent.local_dir))
+    seen = local_folder.found(run)
     saves: dict[str, tuple[Mapping[str, Any], set[int]]] = {}
     for mine in all_gather_object({name: list(folders.values()) for name, folders in seen.items()}, mesh.world):
         for name, checkpoints in mine.items():

@@ -1,6 +1,6 @@
 """Local checkpoints on disk: each rank's own folder on its node, and what lies in those that a rank can see. No torch.
 
-`DIR/rank_RRRRR/iter_NNNNNNN-STAMP/` holds `part_RRRRR.pt`, copies of other ranks' parts, their checksums, and `local.json`.
+`DIR/run_K/rank_RRRRR/iter_NNNNNNN-STAMP/` holds `part_RRRRR.pt`, copies of other ranks' parts, their checksums, `local.json`.
 The stamp tells one save from another of the same iteration and orders them. All ranks write under a hidden name, then all
 rename, then all remove what is older: at any moment the folders of one save or another are there on every rank.
 """
@@ -45,9 +45,9 @@ class LocalCheckpoint:
     """Ranks whose parts are in it."""
 
 
-def rank_folder(directory: Path, rank: int) -> Path:
+def rank_folder(run: Path, rank: int) -> Path:
     """Return a rank's own folder."""
-    return directory / f"rank_{rank:05d}"
+    return run / f"rank_{rank:05d}"
 
 
 def part_file(rank: int) -> str:
@@ -79,10 +79,10 @@ def publish(temporary: Path) -> Path:
     return final
 
 
-def found(directory: Path) -> dict[str, dict[Path, LocalCheckpoint]]:
-    """Return every checkpoint folder that this rank can see, those of other ranks on the node too, by name of the save."""
+def found(run: Path) -> dict[str, dict[Path, LocalCheckpoint]]:
+    """Return every checkpoint folder of a run that this rank can see, those of other ranks on the node too, by the save."""
     saves: dict[str, dict[Path, LocalCheckpoint]] = {}
-    for folder in sorted(directory.glob("rank_*/iter_*")):
+    for folder in sorted(run.glob("rank_*/iter_*")):
         try:
             description = json.loads((folder / _DESCRIPTION).read_text(encoding="utf-8"))
             parts = tuple(description.pop("parts"))

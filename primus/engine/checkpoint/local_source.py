@@ -15,7 +15,6 @@ from primus.engine.checkpoint.files import Checksums, damaged, unpack
 from primus.engine.checkpoint.local_folder import part_file
 from primus.engine.checkpoint.replicas import receive, send
 from primus.engine.checkpoint.start import Start
-from primus.engine.config import CheckpointConfig
 from primus.engine.parallel.collectives import all_gather_object
 from primus.engine.parallel.mesh import Mesh
 from primus.engine.parallel.sharding import Shards
@@ -34,9 +33,8 @@ class LocalSource:
 
     is_shared = False
 
-    def __init__(self, start: Start, config: CheckpointConfig, mesh: Mesh) -> None:
-        assert config.non_persistent.local_dir is not None
-        parts = _provided(Path(config.non_persistent.local_dir), start.folder.name, mesh)
+    def __init__(self, start: Start, mesh: Mesh) -> None:
+        parts = _provided(start.folder.parent.parent, start.folder.name, mesh)
         main, self._stored = _exchanged(parts, mesh)
         self.common: Mapping[str, Any] = main["common"]
         self._shapes, self._rng, self._folder = main["shapes"], main["rng"], start.folder
@@ -47,18 +45,19 @@ class LocalSource:
 
     def dtypes(self) -> dict[str, torch.dtype]:
         """Return the dtype of every tensor."""
-        return {name: stored[0][1].dtype for name, stored in self._stored.items()}
+        return {name: next(iter(stored.values())).dtype for name, stored in self._stored.items()}
 
     def load(self, tensors: Mapping[str, Shards]) -> None:
         """Fill rectangles in place."""
         with torch.no_grad():
             for name, shards in tensors.items():
-                boxes = [box for box, _ in self._stored.get(name, ())]
+                stored = self._stored.get(name, {})
+                boxes = list(stored)
                 for chunk in shards.chunks:
                     wanted, covered = Box(tuple(chunk.offsets), tuple(chunk.data.shape)), 0
                     for number, shared in overlaps(wanted, boxes):
-                        box, data = self._stored[name][number]
-                        view(chunk.data, wanted, shared).copy_(view(data, box, shared))
+                        box = boxes[number]
+                        view(chunk.data, wanted, shared).copy_(view(stored[box], box, shared))
                         covered += shared.numel
                     if covered < wanted.numel:
                         raise InputError(
@@ -80,10 +79,10 @@ class _Provided:
     own: dict[int, dict[str, Any]]
 
 
-def _provided(directory: Path, name: str, mesh: Mesh) -> _Provided:
+def _provided(run: Path, name: str, mesh: Mesh) -> _Provided:
     """Read every part on one rank: the one that wrote it, else one that sees a copy. RunError for one damaged everywhere."""
     paths: dict[int, list[Path]] = {}
-    for folder, checkpoint in local_folder.found(directory).get(name, {}).items():
+    for folder, checkpoint in local_folder.found(run).get(name, {}).items():
         for part in checkpoint.parts:
             paths.setdefault(part, []).append(folder / part_file(part))
     counts: list[dict[int, int]] = all_gather_object({part: len(files) for part, files in paths.items()}, mesh.world)
@@ -125,8 +124,8 @@ def _read(path: Path) -> dict[str, Any]:
     return part
 
 
-def _exchanged(parts: _Provided, mesh: Mesh) -> tuple[dict[str, Any], dict[str, list[tuple[Box, Tensor]]]]:
-    """Return what is this rank's of its own part, and every rectangle that it held, by tensor."""
+def _exchanged(parts: _Provided, mesh: Mesh) -> tuple[dict[str, Any], dict[str, dict[Box, Tensor]]]:
+    """Return what is this rank's of its own part, and every rectangle that it held, once, by tensor."""
     heads = {number: {key: part[key] for key in ("held", "items", "is_whole")} for number, part in parts.own.items()}
     for number, part in parts.own.items():
         heads[number]["dtypes"] = [data.dtype for data in part["data"]]
@@ -139,13 +138,13 @@ def _exchanged(parts: _Provided, mesh: Mesh) -> tuple[dict[str, Any], dict[str, 
     for rank in range(mesh.world.size):
         for item in index[rank]["held"]:
             takers.setdefault(item, []).append(rank)
-    stored: dict[str, list[tuple[Box, Tensor]]] = {}
+    stored: dict[str, dict[Box, Tensor]] = {}
     for number in range(mesh.world.size):
         for place, item in enumerate(index[number]["items"]):
             for taker in [number] if index[number]["is_whole"] else takers[item]:
                 data = _passed(parts, number, place, taker, index[number], mesh)
                 if data is not None:
-                    stored.setdefault(item[0], []).append((Box(item[1], item[2]), data))
+                    stored.setdefault(item[0], {})[Box(item[1], item[2])] = data
     main = parts.own.get(mesh.rank) or index[mesh.rank]["main"]
     return main, stored
 

@@ -114,7 +114,7 @@ def _forget_later(base: Path, iteration: int, config: CheckpointConfig, mesh: Me
     if scratch is not None and mesh.rank == 0:
         folder.forget(scratch, after=iteration)
     if config.non_persistent.kind == "local" and local is not None:
-        prune(rank_folder(Path(local), mesh.rank), after=iteration)
+        prune(rank_folder(folder.run_folder(Path(local), base), mesh.rank), after=iteration)
 
 
 def seal(temporary: Path, records: list[Record], common: Mapping[str, Any]) -> None:

@@ -10,7 +10,15 @@ import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from primus.engine.checkpoint.folder import RELEASE, complete_iterations, format_of, iteration_folder, newest, read_tracker
+from primus.engine.checkpoint.folder import (
+    RELEASE,
+    complete_iterations,
+    format_of,
+    iteration_folder,
+    newest,
+    read_tracker,
+    run_folder,
+)
 from primus.engine.checkpoint.hf.stored import files_of
 from primus.engine.config import CheckpointConfig
 from primus.errors import InputError
@@ -99,7 +107,8 @@ def scratch_folder(config: CheckpointConfig, base: Path) -> Path | None:
     """Return where the global non-persistent checkpoints of the run under `base` lie; None without such."""
     if config.non_persistent.kind != "global":
         return None
-    return Path(config.non_persistent.global_dir or base / "non_persistent")
+    shared = config.non_persistent.global_dir
+    return base / "non_persistent" if shared is None else run_folder(Path(shared), base)
 
 
 def is_set_back(base: Path) -> bool:

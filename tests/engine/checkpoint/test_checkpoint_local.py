@@ -18,6 +18,7 @@ from small_run import SmallRun, ranked_run, single_run
 
 from primus.engine.checkpoint import local, local_folder, replicas
 from primus.engine.checkpoint.files import ItemFile
+from primus.engine.checkpoint.folder import run_folder
 from primus.engine.checkpoint.local import newest_start
 from primus.engine.checkpoint.replicas import keepers
 from primus.engine.checkpoint.start import find_start
@@ -221,13 +222,27 @@ def test_another_layout_leaves_local_ones_alone_and_says_so(tmp_path: Path) -> N
 
 def test_only_the_newest_is_kept_and_leftovers_are_removed(tmp_path: Path) -> None:
     run, config = single_run(values=3), config_of(tmp_path, 0)
-    own = local_folder.rank_folder(tmp_path / "node-0", 0)
+    own = local_folder.rank_folder(run_folder(tmp_path / "node-0", tmp_path / "save"), 0)
     run.save_non_persistent(config, 2)
     (own / ".iter_0000003-0").mkdir()
     run.save_non_persistent(config, 4)
     (folder,) = own.iterdir()
     assert folder.name.startswith("iter_0000004-")
     assert restored(config, single_run(values=0)) == 4
+
+
+def test_runs_that_share_a_folder_leave_one_another_alone(tmp_path: Path) -> None:
+    """Neither goes on from the other's, which has the same shapes, nor removes it."""
+    first, second = (config_of(tmp_path / name, 0, local_dir=str(tmp_path / "disk")) for name in ("a", "b"))
+    single_run(values=3).save_non_persistent(first, 4)
+    assert start_of(second, single_run(values=0)) is None
+    single_run(values=5).save_non_persistent(second, 9)
+    single_run(values=5).save(second, 3)  # set back
+    assert restored(first, single_run(values=0)) == 4
+    assert start_of(second, single_run(values=0)).iteration == 3
+    # A third one that says `load` goes on from those of the run that saved there.
+    third = CheckpointConfig(load=first.save, save=str(tmp_path / "c"), non_persistent=first.non_persistent)
+    assert restored(third, single_run(values=0)) == 4
 
 
 def test_a_save_that_some_ranks_never_published_leaves_the_one_before(tmp_path: Path) -> None:
@@ -294,7 +309,7 @@ def test_kills_lose_no_finished_local_checkpoint(tmp_path: Path) -> None:
                     run.save_non_persistent(config, number)
             finally:
                 os._exit(1)
-        while not local_folder.found(tmp_path / "node-0"):
+        while not local_folder.found(run_folder(tmp_path / "node-0", tmp_path / "save")):
             time.sleep(0.002)
         time.sleep(chance.uniform(0.0, 0.05))
         os.kill(pid, signal.SIGKILL)

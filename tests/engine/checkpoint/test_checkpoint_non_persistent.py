@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from small_run import single_run
 
-from primus.engine.checkpoint.folder import complete_iterations
+from primus.engine.checkpoint.folder import complete_iterations, run_folder
 from primus.engine.checkpoint.start import Start, find_start
 from primus.engine.config import CheckpointConfig, NonPersistentConfig
 from primus.errors import InputError, RunError
@@ -59,11 +59,17 @@ def test_without_the_key_nothing_is_looked_for(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_its_own_serves_saving_and_loading(tmp_path: Path) -> None:
+    """Other runs may have theirs there, and neither go on from these nor remove them."""
     scratch = NonPersistentConfig(kind="global", save_interval=1, global_dir=str(tmp_path / "scratch"))
     single_run(values=1).save_non_persistent(config_of(tmp_path / "save", scratch), 2)
-    assert found(config_of(tmp_path / "save", scratch)).folder == tmp_path / "scratch" / "iter_0000002"
+    own = run_folder(tmp_path / "scratch", tmp_path / "save") / "iter_0000002"
+    assert own.parent.parent == tmp_path / "scratch"
+    other = config_of(tmp_path / "other", scratch)
+    assert find_start(other) is None
+    single_run(values=1).save_non_persistent(other, 1)
+    assert found(config_of(tmp_path / "save", scratch)).folder == own
     load = CheckpointConfig(load=str(tmp_path / "save"), non_persistent=scratch)
-    assert found(load).folder == tmp_path / "scratch" / "iter_0000002"
+    assert found(load).folder == own
 
 
 def test_load_finds_them_under_the_loaded_folder_where_it_resumes(tmp_path: Path) -> None:

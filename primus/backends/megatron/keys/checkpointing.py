@@ -56,9 +56,11 @@ ROWS = section(
              "that resumes takes one that is no older than the persistent one. `in_memory` is refused: memory ends with the "
              "process."),
     live("non_persistent_global_ckpt_dir", "path?", "checkpoint.non_persistent.global_dir",
-         doc="Shared folder of `global` non-persistent checkpoints. Null: `non_persistent` under `save`, or under `load`."),
+         doc="Shared folder of `global` non-persistent checkpoints, in which each run has a folder of its own. Null: "
+             "`non_persistent` under `save`, or under `load`."),
     live("non_persistent_local_ckpt_dir", "path?", "checkpoint.non_persistent.local_dir",
-         doc="Folder on each node's disk for `local` non-persistent checkpoints; a relative path lies in the run folder."),
+         doc="Folder on each node's disk for `local` non-persistent checkpoints, in which each run has a folder of its own; a "
+             "relative path lies in the run folder."),
     live("non_persistent_local_ckpt_algo", "str", "checkpoint.non_persistent.local_algo", choices=("fully_parallel", "atomic"),
          doc="Local checkpoints: what several ranks hold is written by one of them and passed on when it is read, or every "
              "rank writes all it needs."),
