@@ -74,6 +74,7 @@ def test_a_run_goes_on_bitwise_and_in_any_layout(case: str, straight: Any, tmp_p
 
     whole, step = trained("whole", saving), {"load": str(tmp_path / "whole" / "saved"), "ckpt_step": 2, "save": None}
     assert whole == pytest.approx(straight(peft), rel=1e-12)
+    assert whole[0] == pytest.approx(straight(LORA)[0], rel=1e-12), "the first loss is the base's, whatever the scheme"
     assert trained("same", saving, **step) == whole[2:]
     assert trained("other", other, **step) == pytest.approx(whole[2:], rel=1e-12)
 
