@@ -69,6 +69,22 @@ def test_coverage_counts_the_documented_keys(primus):
     assert counted["keys"]["peft_alpha"] == {"status": "live", "reason": ""}
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("optimizer.lr", "The key `lr`: Peak learning rate"),
+        ("dataset_root", "dataset.dataset_root\n  A field of `dataset`: see docs/posttraining.md."),
+        ("peft.dropout_position", "see docs/adapters.md"),
+        ("checkpoint.save_rng", "The contrary of the key `no_save_rng`"),
+        ("model.batch_p2p_comm", "Changes nothing here: messages between stages"),
+        ("logger.log_energy", "Not implemented yet"),
+    ],
+)
+def test_fields_of_the_container_are_explained(primus, name, said):
+    assert said in primus("config", "explain", name).out
+    assert primus("config", "explain", name, "--framework", "megatron").code == 2
+
+
 def test_the_key_page_in_the_repository_is_the_generated_one(primus):
     page = Path(__file__).parents[2] / "docs" / "bridge-keys.md"
     out = primus("config", "docs", "--framework", "megatron_bridge").out

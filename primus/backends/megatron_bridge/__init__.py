@@ -8,6 +8,6 @@
   goes, `assignment.py` puts it there, `consequences.py` says what gives way to it
 - `translate/`: a container as flat Megatron keys and what has none; `rules.py`: what those keys cannot state
 - `build.py`: the whole way to the engine's container
-- `resolved.py`: the same as one looks at it
+- `resolved.py`: the same as one looks at it; `field_help.py`: what a field means
 - `model_keys.py`: a model under those names and as flat Megatron keys
 """

@@ -13,7 +13,9 @@ __all__ = ["explain"]
 
 
 def explain(
-    key: Annotated[str, typer.Argument(metavar="KEY", help="A flat key such as lr.", show_default=False)],
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="A flat key such as lr, or a field such as optimizer.lr.", show_default=False)
+    ],
     framework: Annotated[
         str | None, typer.Option(help="The language the key belongs to.", show_default="the first that knows it")
     ] = None,
@@ -23,6 +25,13 @@ def explain(
     rows = {each: keys_of(each) for each in ([framework, FRAMEWORKS[0]] if framework else FRAMEWORKS)}
     name = key.removeprefix("--").replace("-", "_")
     found = next((keys[name] for keys in rows.values() if name in keys), None)
+    if found is None and framework != FRAMEWORKS[0]:
+        from primus.backends.megatron_bridge.field_help import described
+
+        lines = described(name)
+        if lines:
+            typer.echo("\n".join(lines))
+            return
     if found is None:
         known = {known: row for keys in rows.values() for known, row in keys.items()}
         raise InputError(f"{key} is not a key of framework {' or '.join(rows)}. {unknown_key_hint(name, known)}")
