@@ -151,7 +151,13 @@ def test_a_merge_with_another_base_is_refused(tmp_path: Path) -> None:
     save_file(tensors, tmp_path / "hf" / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(InputError, match="give the base that they need"), new_folder(tmp_path / "out") as folder:
         export_hf(tmp_path / "saved", folder)
+    with pytest.raises(
+        InputError, match=r"the base is another model: \S+ (is not there|has shape .*), and in theirs has shape"
+    ):
+        export_hf(tmp_path / "saved", tmp_path, base=RECORDED / "qwen2")
     shutil.rmtree(tmp_path / "hf")
+    with pytest.raises(InputError, match="hf, which is not there any more: give its new place with --base"):
+        export_hf(tmp_path / "saved", tmp_path)
     with new_folder(tmp_path / "out") as folder:
         export_hf(tmp_path / "saved", folder, original=RECORDED / "llama", base=RECORDED / "llama")
     assert load_file(tmp_path / "out" / "model.safetensors").keys() == tensors.keys()

@@ -75,10 +75,8 @@ def architecture_problems(saved: Mapping[str, Any], ours: Mapping[str, Any]) -> 
 
 def changes(saved: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
     """Return `path: before -> now` of each setting that bears on the numbers and has changed since a checkpoint."""
-    before, now = (
-        {path: value for part in _NUMERICAL for path, value in _leaves(side.get(part, {}), part)} for side in (saved, ours)
-    )
-    return [f"{path}: {before[path]} -> {value}" for path, value in now.items() if path in before and before[path] != value]
+    before, now = ({part: side[part] for part in _NUMERICAL if part in side} for side in (saved, ours))
+    return list(_changed(before, now, ""))
 
 
 def summary(names: Sequence[str]) -> str:
@@ -136,12 +134,18 @@ def remarks(found: Difference, strictness: str) -> list[str]:
     return lines
 
 
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _leaves(inner, f"{path}.{name}")
-    else:
-        yield path, value
+def _changed(saved: Mapping[str, Any], ours: Mapping[str, Any], path: str) -> Iterator[str]:
+    """Compare what both know; a map that took the place of nothing, or gave way to it, is told as what it sets."""
+    for name, now in ours.items():
+        before = saved.get(name, now)
+        if isinstance(before, Mapping) and isinstance(now, Mapping):
+            yield from _changed(before, now, f"{path}{name}.")
+        elif before != now:
+            yield f"{path}{name}: {_set(before)} -> {_set(now)}"
+
+
+def _set(value: Any) -> Any:
+    return {name: each for name, each in value.items() if each is not None} if isinstance(value, Mapping) else value
 
 
 def _at(values: Mapping[str, Any], path: Sequence[str]) -> Any:

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from primus.engine.checkpoint.adapters import fingerprints_in
 from primus.engine.checkpoint.fingerprint import digest, sums
-from primus.engine.checkpoint.hf.shapes import global_dtypes
+from primus.engine.checkpoint.hf.shapes import global_dtypes, global_shapes
 from primus.engine.checkpoint.hf.weights import HFSource
 from primus.engine.checkpoint.load import Source, open_checkpoint
 from primus.engine.checkpoint.start import find_base
@@ -91,6 +92,8 @@ def with_base(adapters: Source, model: ModelConfig, base: Path | None = None) ->
     path = base or record["path"]
     if path is None:
         raise InputError("the adapters stand beside random weights, which no file holds: they cannot be merged")
+    if base is None and not Path(path).exists():
+        raise InputError(f"the adapters were trained on {path}, which is not there any more: give its new place with --base")
     start = find_base(CheckpointConfig(pretrained_checkpoint=str(path)))
     assert start is not None
     source = HFSource(start.folder) if start.is_hugging_face else open_checkpoint(start.folder, mesh, None)
@@ -132,7 +135,15 @@ def whole(source: Source, name: str) -> Tensor:
 
 def _check_base(source: Source, record: Mapping[str, Any], model: ModelConfig) -> None:
     """InputError if a base is not the one that a checkpoint of adapters names by its fingerprint."""
-    for name, known in list(record["fingerprints"].items())[:1]:
+    held, wanted = source.shapes(), global_shapes(model)
+    other = next((each for each, shape in wanted.items() if held.get(each) != shape), None)
+    if other is not None:
+        here = f"has shape {list(held[other])}" if other in held else "is not there"
+        raise InputError(
+            f"the adapters were trained on {record['path']}, and the base is another model: {other} {here}, and in theirs "
+            f"has shape {list(wanted[other])}; give the base that they need"
+        )
+    for name, known in list(fingerprints_in(record).items())[:1]:
         dtype = getattr(torch, str(name).removeprefix("torch."))
         found = fingerprints(source, model, (dtype,))[name]
         if found != known:

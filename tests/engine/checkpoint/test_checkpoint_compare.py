@@ -56,6 +56,10 @@ def test_what_has_changed_since_is_told_and_the_rest_is_not() -> None:
         "logger": {"level": "DEBUG"},
     }
     assert changes(saved, ours) == ["model.seq_length: 32 -> 64", "model.attention.dropout: 0.0 -> 0.1"]
+    packed = {"dataset": {"sft": {"packing": {"size": 8, "file": None}}}}
+    plain = {"dataset": {"sft": {"packing": None}}}
+    assert changes(plain, packed) == ["dataset.sft.packing: None -> {'size': 8}"]
+    assert changes(packed, plain) == ["dataset.sft.packing: {'size': 8} -> None"]
 
 
 @pytest.mark.parametrize("strictness", ["log_unexpected", "log_all", "return_unexpected", "return_all", "ignore_all"])
