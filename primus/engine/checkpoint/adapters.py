@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["adapter_problems"]
+__all__ = ["adapter_problems", "fingerprints_in"]
 
 _FIELDS = ("scheme", "dim", "alpha", "share_expert_adapters", "normalize_moe_lora")
 """What the meaning of an adapter's values hangs on."""
@@ -29,14 +29,22 @@ def adapter_problems(
         if theirs.get(name) != asked[name]
     ]
     # In another dtype the same weights have other bits.
-    for dtype, ours in base["fingerprints"].items():
-        known = its_base["fingerprints"].get(dtype, ours)
+    for dtype, ours in fingerprints_in(base).items():
+        known = fingerprints_in(its_base).get(dtype, ours)
         if known != ours:
             problems.append(
                 f"the adapters in {folder} belong to other base weights than this run has: they were trained on "
                 f"{_name(its_base)} (fingerprint {known}), and {_name(base)} has {ours}; give that base"
             )
     return problems
+
+
+def fingerprints_in(base: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the fingerprints of a base by dtype; earlier checkpoints name that of one dtype, or none."""
+    if "fingerprints" in base:
+        by_dtype: Mapping[str, str] = base["fingerprints"]
+        return by_dtype
+    return {} if base["fingerprint"] is None else {base["dtype"]: base["fingerprint"]}
 
 
 def _only_adapters(folder: Path, saved: Mapping[str, Any], base: Mapping[str, Any], *, has_peft: bool) -> str:
