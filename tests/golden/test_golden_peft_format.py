@@ -213,6 +213,19 @@ ODD: dict[str, tuple[dict[str, Any], dict[str, Tensor | None], str]] = {
 }
 
 
+def test_how_adapters_are_scaled_and_dropped_comes_along(tmp_path: Path) -> None:
+    content = json.loads((RECORDED / "lora_llama" / "adapter_config.json").read_text())
+    theirs, out = tmp_path / "theirs", tmp_path / "ours"
+    shutil.copytree(RECORDED / "lora_llama", theirs)
+    (theirs / "adapter_config.json").write_text(json.dumps({**content, "use_rslora": True, "lora_dropout": 0.25}))
+    out.mkdir()
+    import_peft(theirs, RECORDED / "llama", out)
+    peft = json.loads((out / "peft.json").read_text())
+    # There B A is multiplied by lora_alpha / sqrt(r), here by alpha / dim.
+    assert peft["alpha"] / peft["dim"] == pytest.approx(content["lora_alpha"] / content["r"] ** 0.5)
+    assert peft["dropout"] == 0.25
+
+
 EXPERTS = "base_model.model.model.layers.0.mlp.experts"
 STACKS = {"target_modules": [], "target_parameters": ["mlp.experts.down_proj"], "r": 2, "lora_alpha": 4}
 PAIR = {f"{EXPERTS}.lora_A.weight": torch.zeros(16, 24), f"{EXPERTS}.lora_B.weight": torch.zeros(32, 16)}
