@@ -7,9 +7,10 @@ over experts, and all of them to have a loss.
 from dataclasses import dataclass
 
 from primus.core.layer_activations import Adapted, LayerBytes
-from primus.engine.config import ConfigContainer
+from primus.engine.config import ConfigContainer, PEFTConfig
+from primus.engine.config.model import ModelConfig
 from primus.engine.config.recompute import is_recomputed, stretches
-from primus.engine.model.adapter_size import adapted_outputs
+from primus.engine.model.adapter_size import adapted_inputs, adapted_outputs
 from primus.engine.model.size import padded_vocab_size
 from primus.engine.pipeline.schedules import Row
 
@@ -67,6 +68,12 @@ def activation_bytes(config: ConfigContainer, stages: list[Stage], row: Row) -> 
     return max(peak, alive)
 
 
+def _adapted(peft: PEFTConfig, model: ModelConfig) -> Adapted:
+    outputs, drops = adapted_outputs(peft, model), peft.dropout_position if peft.dropout else None
+    inputs = adapted_inputs(peft, model) if drops == "pre" else {}
+    return Adapted(outputs, peft.dim, rescales=peft.scheme == "dora", drops=drops, inputs=inputs)
+
+
 class _Stage:
     """Counts what a stage holds of a microbatch."""
 
@@ -74,7 +81,7 @@ class _Stage:
         self._config, self._stage, self._model = config, stage, config.model
         model, train = config.model, config.train
         peft = config.peft
-        found = None if peft is None else Adapted(adapted_outputs(peft, model), peft.dim, peft.scheme == "dora")
+        found = None if peft is None else _adapted(peft, model)
         numbers = (int(name.split(".")[2]) for name in (found.linears if found else ()) if name.startswith("decoder."))
         # Nothing from the model's start up to the first adapter has a gradient.
         self._first = min(numbers, default=model.num_layers) if found and stage.is_first else 0

@@ -4,9 +4,10 @@ Tensor by tensor, as an accelerator's kernels keep them. `narrow` are the bytes 
 of statistics and of what norms read, which is at least fp32.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 from primus.engine.config.model import GATED_ACTIVATIONS, ModelConfig
 from primus.engine.config.ssm import SCAN_CHUNK
@@ -24,6 +25,10 @@ class Adapted:
     """Rank of the adapters."""
     rescales: bool
     """Outputs are multiplied by learned factors (DoRA)."""
+    drops: Literal["pre", "post"] | None = None
+    """What adapters drop some of: what A reads, or what B gives."""
+    inputs: Mapping[str, int] = field(default_factory=dict)
+    """Those of the same linears, where A reads less of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +52,12 @@ class LayerBytes:
         self.model, self.narrow, self.micro_batch_size, self.adapted = model, narrow, micro_batch_size, adapted
         self._sparse_layers = frozenset(model.moe.layers)
         self._rescaled_outputs: Counter[int] = Counter()
+        self._dropped: defaultdict[int, _Token] = defaultdict(_Token)
         for name, outputs in ({} if adapted is None else adapted.linears).items():
-            if name.startswith("decoder."):
-                self._rescaled_outputs[int(name.split(".")[2])] += outputs
+            if name.startswith("decoder.") and ".experts." not in name:
+                number = int(name.split(".")[2])
+                self._rescaled_outputs[number] += outputs
+                self._dropped[number] += self._marks(name, outputs)
 
     @property
     def wide(self) -> int:
@@ -64,7 +72,7 @@ class LayerBytes:
 
     def kept(self, number: int) -> int:
         """Return what layer `number` keeps."""
-        return self._on_rank(self._mixing(number) + self._feed_forward(number) + self._rescaled(number))
+        return self._on_rank(self._mixing(number) + self._feed_forward(number) + self._rescaled(number) + self._dropped[number])
 
     def normed(self) -> int:
         """Return what a norm before a weight keeps: what it reads, and what the weight does."""
@@ -99,10 +107,19 @@ class LayerBytes:
         return self.adapted is None or any(f"decoder.layers.{number}.{name}" in self.adapted.linears for name in names)
 
     def _rescaled(self, number: int) -> _Token:
-        """Return what adapted linears give before it is rescaled."""
+        """Return what adapted linears that are no experts' give before it is rescaled."""
         if self.adapted is None or not self.adapted.rescales:
             return _Token()
         return _Token(divided=self.narrow * self._rescaled_outputs[number])
+
+    def _marks(self, name: str, outputs: int) -> _Token:
+        """Return what says which of a linear's numbers were dropped."""
+        if self.adapted is None or self.adapted.drops is None:
+            return _Token()
+        drops_inputs = self.adapted.drops == "pre"
+        size = self.narrow * (self.adapted.inputs[name] if drops_inputs else outputs)
+        divides_inputs = name.endswith(("linear_proj", "linear_fc2", "out_proj"))
+        return _Token(divided=size) if divides_inputs == drops_inputs else _Token(whole=size)
 
     def _narrow_products(self, number: int, *names: str) -> int:
         """Return what the adapters of linears keep besides: their narrow products, which all ranks hold."""
@@ -259,9 +276,19 @@ class LayerBytes:
         fc1, fc2 = "mlp.experts.linear_fc1", "mlp.experts.linear_fc2"
         # Ranks that share an expert all have the row.
         row = self.narrow * (h * self._sharers * self._reads(number, fc1) + self._halves * self._expert_width)
-        row += self._narrow_products(number, fc1, fc2)
+        row += self._narrow_products(number, fc1, fc2) + self._varied_rows(number, fc1, fc2)
         # Its choice, place in the order and weight; and scores of all experts.
         return _Token(whole=m.router_topk * (row + 32) + 4 * m.num_experts)
+
+    def _varied_rows(self, number: int, fc1: str, fc2: str) -> int:
+        """Return what adapters of experts keep of a row besides: sums before they are rescaled, and a byte for each mark."""
+        adapted, h, width = self.adapted, self.model.hidden_size * self._sharers, self._expert_width
+        if adapted is None:
+            return 0
+        first, last = self._reads(number, fc1), self._reads(number, fc2)
+        results, inputs = self._halves * width * first + h * last, h * first + width * last
+        marks = {None: 0, "pre": inputs, "post": results}[adapted.drops]
+        return self.narrow * results * adapted.rescales + marks
 
     def _replayed_experts(self) -> _Token:
         return self._experts(self.model.moe.layers[0]) if self.model.recompute.experts else _Token()

@@ -8,7 +8,7 @@ from primus.engine.config.model import GATED_ACTIVATIONS, ModelConfig
 from primus.engine.config.peft import PEFTConfig
 from primus.engine.model.size import LayerSize
 
-__all__ = ["AdapterSizes", "adapted_outputs", "adapter_sizes", "factor_sizes", "linear_size"]
+__all__ = ["AdapterSizes", "adapted_inputs", "adapted_outputs", "adapter_sizes", "factor_sizes", "linear_size"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +47,11 @@ def adapter_sizes(peft: PEFTConfig, model: ModelConfig) -> AdapterSizes:
 def adapted_outputs(peft: PEFTConfig, model: ModelConfig) -> dict[str, int]:
     """Return the outputs of each linear that has an adapter, by name."""
     return {name: _matrix(name, model).outputs for name in targets(peft, model).parts}
+
+
+def adapted_inputs(peft: PEFTConfig, model: ModelConfig) -> dict[str, int]:
+    """Return the inputs of each linear that has an adapter, by name."""
+    return {name: _matrix(name, model).inputs for name in targets(peft, model).parts}
 
 
 def linear_size(name: str, model: ModelConfig) -> int:

@@ -13,6 +13,7 @@ from primus.engine.rehearsal import record
 from primus.engine.rehearsal.rehearse import rehearse
 
 BASE: dict[str, Any] = {
+    "micro_batch_size": 1,
     "bf16": True,
     "num_layers": 4,
     "hidden_size": 256,
@@ -62,7 +63,9 @@ CASES: dict[str, tuple[int, dict[str, Any], PEFTConfig | None]] = {
     "latent, experts": (2, {**MLA, **MOE, **TP2, "mtp_num_layers": 1}, None),
     "lora": (2, {**TP2, "num_layers": 8}, LORA),
     "lora, some linears": (1, {"num_layers": 8}, replace(LORA, target_modules=("*.layers.4.*.linear_qkv", "linear_proj"))),
-    "lora, experts": (2, {**MOE, "expert_model_parallel_size": 2}, replace(LORA, share_expert_adapters=False)),
+    "lora, experts": (2, {**MOE, "expert_model_parallel_size": 2}, replace(LORA, share_expert_adapters=False, dropout=0.1)),
+    "dora, experts": (2, {**MOE, "expert_model_parallel_size": 2}, replace(LORA, dim=32, scheme="dora", dropout=0.1)),
+    "lora, drops results": (1, {"num_layers": 8}, replace(LORA, dropout=0.1, dropout_position="post")),
     "dora, latent": (1, MLA, replace(LORA, scheme="dora", target_modules=())),
     "lora, fsdp": (4, {**FSDP, "num_layers": 8}, LORA),
 }

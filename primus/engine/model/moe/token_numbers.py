@@ -13,7 +13,9 @@ __all__ = ["TokenNumbers"]
 class TokenNumbers:
     """Draws a number for each token from the sample that it is of, counted from the run's first, and its place there.
 
-    So no layout changes it, nor how a batch is cut into microbatches. A layer has its own numbers by `name` and `seed`.
+    So no layout changes it, nor how a batch is cut into microbatches. Samples are counted as documents are dealt: rank r has
+    those from r B on of a microbatch. Rows of fine-tuning are dealt in turn: where B and the data-parallel size are above 1
+    theirs are other numbers, drawn alike. A layer has its own numbers by `name` and `seed`.
     """
 
     def __init__(self, place: Place, *, name: str, seed: int) -> None:
