@@ -29,11 +29,19 @@ __all__ = ["TINY", "build_container", "logged_rank", "train", "train_rank", "wri
 TINY: dict[str, Any] = {**KEYS, "override_opt_param_scheduler": False}
 """The dense experiment that most tests vary; null removes a key."""
 
+_MODEL_PARALLEL = ("tensor_model", "context", "pipeline_model")
+
 Change = Callable[[ConfigContainer], ConfigContainer]
 
 
 def build_container(folder: Path, name: str, world_size: int, overrides: Mapping[str, Any]) -> ConfigContainer:
-    """Return the container of the tiny experiment with overrides; `folder` is the workspace, `name` the experiment."""
+    """Return the container of the tiny experiment with overrides; `folder` is the workspace, `name` the experiment.
+
+    Without a `micro_batch_size` among the overrides, ranks get few microbatches.
+    """
+    keys = {**TINY, **overrides}
+    if "micro_batch_size" not in overrides:
+        keys["micro_batch_size"] = _micro_batch_size(world_size, keys)
     experiment = {
         "work_group": "g",
         "user_name": "u",
@@ -44,7 +52,7 @@ def build_container(folder: Path, name: str, world_size: int, overrides: Mapping
                 "framework": "megatron",
                 "config": "pre_trainer.yaml",
                 "model": "language_model.yaml",
-                "overrides": {**TINY, **overrides},
+                "overrides": keys,
             }
         },
     }
@@ -53,6 +61,18 @@ def build_container(folder: Path, name: str, world_size: int, overrides: Mapping
     loaded = load_experiment(file, [], {})
     module = loaded.modules["pre_trainer"]
     return MegatronArgBuilder(loaded, module, world_size, folder / "g" / "u" / name).build().config
+
+
+def _micro_batch_size(world_size: int, keys: Mapping[str, Any]) -> int:
+    """Return the size with which gradients add up and pipelines fill twice, for a run takes as long as it has microbatches.
+
+    It is 1 where the batch grows, and where a loss is made of each microbatch by itself.
+    """
+    if keys.get("rampup_batch_size") or keys.get("num_experts"):
+        return 1
+    tensor, context, stages = (keys.get(f"{kind}_parallel_size") or 1 for kind in _MODEL_PARALLEL)
+    own = keys["global_batch_size"] // max(1, world_size // (tensor * context * stages))
+    return max((size for size in range(1, own + 1) if own % size == 0 and own // size >= min(2 * stages, own)), default=1)
 
 
 def train(

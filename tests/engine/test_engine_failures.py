@@ -86,7 +86,7 @@ def _meet_in_second_step(fault: Callable[[], None]) -> None:
 
     def counting(self: GPTModel, *arguments: Any, **options: Any) -> Any:
         calls[0] += 1
-        if calls[0] == 12:  # of 8 microbatches a step
+        if calls[0] == 6:  # of 4 microbatches a step
             fault()
         return forward(self, *arguments, **options)
 

@@ -77,7 +77,7 @@ def test_a_run_without_time_for_copies_says_so(tmp_path: Path) -> None:
 
 def parked(folder: Path, name: str, keys: Mapping[str, Any]) -> list[tuple[int, int, str]]:
     """Return for each of two ranks the bytes of one forward on the host, the most it had there, and what it logged."""
-    return run_ranks(_parked, 2, build_container(folder, name, 2, keys))
+    return run_ranks(_parked, 2, build_container(folder, name, 2, {"micro_batch_size": 1, **keys}))
 
 
 def _parked(_rank: int, container: ConfigContainer) -> tuple[int, int, str]:

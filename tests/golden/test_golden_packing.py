@@ -20,6 +20,7 @@ Cut = Callable[[Batch], Batch]
 BASE: Keys = {
     "train_iters": 2,
     "global_batch_size": 4,
+    "micro_batch_size": 1,
     "eval_interval": 2,
     "eval_iters": 1,
     "calculate_per_token_loss": True,

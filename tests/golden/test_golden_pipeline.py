@@ -20,7 +20,7 @@ SCHEDULES: dict[str, dict[str, Any]] = {
     "1f1b": DEEP,
     "1f1b-by-name": {**FOLD, "pp_algorithm": "1f1b"},
     "interleaved": VIRTUAL,
-    "interleaved-groups": {**VIRTUAL, "microbatch_group_size_per_vp_stage": 4},
+    "interleaved-groups": {**VIRTUAL, "microbatch_group_size_per_vp_stage": 4, "micro_batch_size": 1},
     "interleaved-by-size": {**DEEP, "num_layers_per_virtual_pipeline_stage": 1},
     "zero-bubble": {**FOLD, "pp_algorithm": "zero-bubble"},
     "heuristic": {**FOLD, "pp_algorithm": "zero-bubble-heuristic", "pp_max_mem": 3, "pp_cost_f": [2, 1]},

@@ -51,7 +51,8 @@ def masked(tmp_path: Path) -> Keys:
         for _ in range(80):
             builder.add_document([*random.integers(0, END, random.integers(3, 40)).tolist(), END])
     masks = {"eod_mask_loss": True, "reset_position_ids": True, "reset_attention_mask": True}
-    return {"num_layers": 4, "mock_data": False, "data_path": str(prefix), "split": "100,0,0", "train_iters": 3, **masks}
+    data = {"mock_data": False, "data_path": str(prefix), "split": "100,0,0", "micro_batch_size": 2}
+    return {"num_layers": 4, "train_iters": 3, **data, **masks}
 
 
 @pytest.mark.parametrize("per_token", [False, True])

@@ -15,7 +15,7 @@ from primus.engine.config import ConfigContainer, PackingConfig, SFTConfig
 from primus.engine.data.sft.packing import pack
 from primus.engine.data.sft.samples import Sample, Samples
 
-KEYS = {"calculate_per_token_loss": True, "train_iters": 3, "global_batch_size": 4, "seq_length": 32}
+KEYS = {"calculate_per_token_loss": True, "train_iters": 3, "global_batch_size": 4, "micro_batch_size": 1, "seq_length": 32}
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ SLICED: dict[str, Any] = {"pipeline_model_parallel_size": 2, "patch_zero_bubble"
 TIED = {"untie_embeddings_and_output_weights": False}
 GROUPED = {"group_query_attention": True, "num_query_groups": 2}
 FULL = {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 1}
-PACKED = {"mock_data": False, "split": "80,20,0", "reset_attention_mask": True, "eod_mask_loss": True}
+PACKED = {"mock_data": False, "split": "80,20,0", "reset_attention_mask": True, "eod_mask_loss": True, "micro_batch_size": 2}
 LEARNED = {"position_embedding_type": "learned_absolute", "reset_position_ids": True, "normalization": "LayerNorm"}
 TENSOR = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
 SHARDED = {"use_distributed_optimizer": True, "overlap_grad_reduce": True, "overlap_param_gather": True}
@@ -51,7 +51,7 @@ def test_slices_train_as_one_process(tmp_path: Path, name: str) -> None:
 def test_a_run_in_slices_works_slice_by_slice(tmp_path: Path) -> None:
     text = said(tmp_path, {**SLICED, "num_layers": 2, "debug_scheduler_table": True, "pp_warmup": True})[0]
     assert "(F|0|0|0) (F|0|0|1) (F|1|0|0) (B|0|0|1) (F|1|0|1) (B|0|0|0)" in text
-    assert "schedule seq1f1b of 8 microbatches" in text
+    assert "schedule seq1f1b of 4 microbatches" in text
 
 
 def test_the_keys_choose_slices(tmp_path: Path) -> None:

@@ -60,7 +60,9 @@ def test_the_moment_changes_no_number(tmp_path: Path, alone: Any, ranks: int, ke
 
 def events(folder: Path, keys: dict[str, Any]) -> list[str]:
     """Return what the last of two stages does in a step: products of output layer and of other weights, messages, and so on."""
-    return list(run_ranks(_events, 2, build_container(folder, "run", 2, {**STAGES, "train_iters": 1, **keys}))[1])
+    return list(
+        run_ranks(_events, 2, build_container(folder, "run", 2, {**STAGES, "micro_batch_size": 1, "train_iters": 1, **keys}))[1]
+    )
 
 
 def _events(_rank: int, config: ConfigContainer) -> list[str]:

@@ -21,6 +21,7 @@ from primus.engine.train.assemble import assemble
 
 S, H, F, Q, KV, HEADS = 64, 32, 96, 32, 16, 4
 BF16 = {
+    "micro_batch_size": 1,
     "bf16": True,
     "seq_length": S,
     "max_position_embeddings": S,

@@ -49,7 +49,7 @@ def starved_rank(_rank: int, file: Path) -> int:
 
 
 def test_memory_that_runs_out_is_told_in_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    config = build_container(tmp_path, "starved", 1, {})
+    config = build_container(tmp_path, "starved", 1, {"micro_batch_size": 1})
     (tmp_path / "config.yaml").write_text(serialize.dump(config))
     assert run_ranks(starved_rank, 1, tmp_path / "config.yaml") == [3]
     (line,) = capfd.readouterr().err.splitlines()

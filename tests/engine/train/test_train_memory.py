@@ -29,8 +29,8 @@ def test_every_rank_records_the_allocations_of_the_iteration(tmp_path: Path) -> 
     assert [file.name for file in records(tmp_path)] == [f"mem-profile-rank{rank}.pt.trace.json" for rank in range(2)]
     for file in records(tmp_path):
         events = [event["args"] for event in json.loads(file.read_text())["traceEvents"] if event.get("name") == "[memory]"]
-        # A microbatch's hidden states, in fp32.
-        assert any(event["Bytes"] == 32 * 32 * 4 for event in events)
+        # The hidden states of a microbatch of two samples, in fp32.
+        assert any(event["Bytes"] == 2 * 32 * 32 * 4 for event in events)
         assert any(event["Bytes"] < 0 for event in events)
 
 
