@@ -259,7 +259,7 @@ def test_an_experiment_that_is_right(primus, bridge):
     Path("hf").mkdir()
     Path("right.yaml").write_text(BRIDGE + "      hf_path: hf\n")
     outcome = primus("config", "validate", "right.yaml")
-    assert (outcome.code, outcome.out) == (0, "right.yaml: ok (post_trainer: 24 parameters, 1 rank)\n"), outcome.err
+    assert (outcome.code, outcome.out) == (0, "right.yaml: ok (post_trainer: 24 keys, 1 rank)\n"), outcome.err
 
 
 @pytest.mark.parametrize(

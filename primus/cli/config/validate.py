@@ -58,7 +58,7 @@ def _checked_modules(experiment: Experiment, asked: int | None) -> tuple[list[st
             problems += error.problems
             continue
         notices += built.notices
-        summaries.append(f"{role}: {len(module.params)} parameters, {ranks} rank{'s' * (ranks > 1)}")
+        summaries.append(f"{role}: {len(module.params)} keys, {ranks} rank{'s' * (ranks > 1)}")
     if problems:
         raise ConfigError(dict.fromkeys(problems))
     return summaries, notices
