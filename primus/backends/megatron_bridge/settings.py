@@ -125,6 +125,8 @@ def apply(config: ConfigContainer, settings: list[Setting], problems: list[str])
     sources: dict[str, str] = {}
     for each in settings:
         if not each.is_nested and each.word in ARGUMENTS_ONLY and each.word != "finetune_lr":
+            if each.word == "peft" and each.value.value in (None, "none"):
+                config.peft = None  # which a flavor without that argument may have filled
             sources[each.path] = each.source
             continue
         if each.path.startswith("peft.") and config.peft is None and not each.is_nested:

@@ -124,6 +124,14 @@ def test_recipe_of_ones_own_is_a_module_with_functions(write):
         built(find_flavor("own_recipes", "small_finetune_config"), {"lr": 1}, name="small")
 
 
+def test_adapters_of_a_flavor_that_takes_none_can_be_cleared(write):
+    write("own_recipes.py", OWN)
+    words = {"recipe": "own_recipes", "flavor": "small_finetune_config"}
+    assert isinstance(load_recipe_config(words).peft, LoRA)
+    assert load_recipe_config({**words, "peft": "none"}).peft is None
+    assert load_recipe_config({**words, "peft": None}).peft is None
+
+
 STARRED = """
     from typing import TypedDict, Unpack
     from primus.backends.megatron_bridge.recipes.gpt.vanilla_gpt import vanilla_gpt_finetune_config
