@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+import primus
+
 CHECK = """
 import sys
 sys.argv = ["primus", *{words!r}]
@@ -46,3 +48,8 @@ def test_the_command_ends_with_the_exit_code_of_a_mistake():
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("error: nokey is not a key")
+
+
+def test_the_package_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "primus", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == primus.__version__

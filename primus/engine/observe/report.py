@@ -88,4 +88,7 @@ def _page(title: str, last: _Row, pictures: Sequence[str], config_text: str) -> 
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    try:
+        main(Path(sys.argv[1]))
+    except OSError as error:
+        sys.exit(f"no report: {error}")

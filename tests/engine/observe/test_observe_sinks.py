@@ -3,6 +3,8 @@
 import json
 import logging
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -288,6 +290,15 @@ def test_report_has_curves_and_a_page(tmp_path: Path) -> None:
         assert (tmp_path / "report" / name).read_bytes().startswith(b"\x89PNG")
         assert name in page
     assert "x: &lt;1&gt;" in page
+
+
+def test_a_report_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(RECORD | {"iteration": 1}) + "\n")
+    (tmp_path / "report").write_text("a file where the folder belongs")
+    words = [sys.executable, "-m", "primus.engine.observe.report", str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.stderr.startswith("no report: ")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
 
 
 def test_timer_report_words_all_three_options() -> None:

@@ -131,7 +131,8 @@ def _ours(
     is_dora = bool(config.get("use_dora"))
     if is_dora and not is_fused:
         raise InputError(
-            f"{source}: with use_dora, q, k and v, or gate and up, share one here: all must have an adapter, with one lora_A"
+            f"{source}: with use_dora, q, k and v, or gate and up, share one here: all must have an adapter, with one lora_A, "
+            "as an export has; merge another into its model by the peft library, and start from that by hf_path"
         )
     experts = {linear: _of_experts(held, model) for linear, held in found.items() if held.row.is_of_experts}
     is_shared = all((pairs == pairs[:1]).all() for each in experts.values() for pairs in each)

@@ -32,6 +32,11 @@ class ChatReader:
         if tokenizer_model is None:
             raise InputError("conversations need a tokenizer with a chat template: set hf_path, or tokenizer_model to a folder")
         self._tokenizer: Any = AutoTokenizer.from_pretrained(tokenizer_model)
+        if not self._tokenizer.is_fast:
+            raise InputError(
+                f"the tokenizer {tokenizer_model} is a slow one, which does not tell the place of a token in its text: "
+                "conversations need a fast one, with a tokenizer.json"
+            )
         self._tools = json.loads(config.tools) if config.tools else None
         template = config.template or _own_template(self._tokenizer, self._tools)
         if not template:

@@ -363,6 +363,15 @@ def test_tokens_that_the_tokenizer_names_stand_before_and_between(spelling, tmp_
         Samples(rows, asked, Letters(), tokenizer_model=spelling, max_length=99)
 
 
+def test_conversations_need_a_fast_tokenizer(tmp_path):
+    from transformers import ByT5Tokenizer
+
+    ByT5Tokenizer().save_pretrained(tmp_path)
+    asked = SFTConfig(train="rows", chat_format=ChatConfig(template="{{ messages }}"))
+    with pytest.raises(InputError, match=r"is a slow one, .* need a fast one, with a tokenizer\.json"):
+        Samples(Listed([{"messages": []}], "rows"), asked, Letters(), tokenizer_model=str(tmp_path), max_length=99)
+
+
 def talked(spelling, row, template, **config):
     made = Samples(
         Listed([row], "rows"),
