@@ -180,8 +180,6 @@ def _take_base(parts: Parts) -> None:
     }
     # Of the weights that adapters start from; what a run resumes comes over them.
     set_magnitudes(parts.chunks, _model_shards(parts), parts.mesh)
-    if parts.trainer is not None:
-        parts.trainer.optimizer.reload_model_params()
 
 
 def _restore(parts: Parts, start: Start) -> None:
