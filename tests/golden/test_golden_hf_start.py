@@ -14,6 +14,7 @@ from runs import logged_rank
 from primus.engine.checkpoint.hf.exchange import import_hf
 from primus.engine.checkpoint.hf.fit import unfit
 from primus.engine.checkpoint.hf.new_folder import new_folder
+from primus.engine.checkpoint.hf.stored import tensor_names
 from primus.engine.checkpoint.start import find_base, find_start, start_problems
 from primus.engine.config import CheckpointConfig
 from primus.errors import InputError
@@ -92,6 +93,18 @@ def test_a_folder_without_weights_is_told_before_anything_starts(tmp_path: Path)
     shutil.copy(RECORDED / "llama" / "config.json", tmp_path / "hf")
     (problem,) = start_problems(CheckpointConfig(hf_path=str(tmp_path / "hf")), adapters=True)
     assert "holds neither model.safetensors nor" in problem
+
+
+@pytest.mark.parametrize("second", ["whole", "cut"])
+def test_a_tensor_may_stand_in_two_files_and_a_cut_one_is_told_once(tmp_path: Path, second: str) -> None:
+    hf = shutil.copytree(RECORDED / "llama", tmp_path / "hf")
+    data = (hf / "model.safetensors").read_bytes()
+    (hf / "model.safetensors").rename(hf / "a.safetensors")
+    (hf / "b.safetensors").write_bytes(data if second == "whole" else b"")
+    places = dict.fromkeys(tensor_names(RECORDED / "llama"), "a.safetensors") | {"model.norm.weight": "b.safetensors"}
+    (hf / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    problems = unfit(hf_container(tmp_path, hf, 1, "two"))
+    assert [str(hf / "b.safetensors") in each for each in problems] == ([] if second == "whole" else [True])
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "index", "layers"])

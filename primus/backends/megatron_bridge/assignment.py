@@ -10,14 +10,14 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from primus.backends.megatron.keys import KEYS
-from primus.backends.megatron_bridge.container import CanonicalLoRA, DoRA, LoRA
+from primus.backends.megatron_bridge.container import PEFT, CanonicalLoRA, DoRA, LoRA
 from primus.core.experiment import nearest
 from primus.core.keys import parse_type, show_value
 from primus.core.keys.types import NotOfType
 
 __all__ = ["SCHEMES", "Fault", "assign", "field_names", "must_be_there", "sub_configs_of"]
 
-SCHEMES = {"lora": LoRA, "dora": DoRA, "canonical_lora": CanonicalLoRA}
+SCHEMES: Mapping[str, type[PEFT]] = {"lora": LoRA, "dora": DoRA, "canonical_lora": CanonicalLoRA}
 """Adapters by the word for them."""
 
 _DTYPES = {

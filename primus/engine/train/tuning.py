@@ -80,7 +80,7 @@ class TuningSources:
             )
         splits = open_splits(self._rows)
         return (
-            opener.open(splits.train, "training") if trains else None,
+            opener.open(splits.train, "training", learns=True) if trains else None,
             opener.open(splits.validation, "validation") if splits.validation is not None and evaluates else None,
             opener.open(splits.test, "test") if splits.test is not None and evaluates else None,
         )

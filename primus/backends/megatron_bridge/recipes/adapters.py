@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from primus.backends.megatron_bridge.container import PEFT, CanonicalLoRA, DoRA, LoRA
+from primus.backends.megatron_bridge.assignment import SCHEMES
+from primus.backends.megatron_bridge.container import PEFT
 from primus.backends.megatron_bridge.recipes.arguments import Finetuning
 from primus.core.experiment import nearest
 from primus.core.keys import show_value
@@ -16,7 +17,6 @@ ATTENTION = ("linear_qkv", "linear_proj")
 LATENT = ("linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj", "linear_kv_up_proj", "linear_proj")
 """Attention with latent queries, keys and values."""
 
-_SCHEMES: dict[str, type[PEFT]] = {"lora": LoRA, "dora": DoRA, "canonical_lora": CanonicalLoRA}
 _NONE = ("none", "null")
 _CANONICAL = {
     "linear_qkv": ("linear_q", "linear_k", "linear_v"),
@@ -66,10 +66,10 @@ def _of_scheme(peft: Any, flavor: Lora) -> PEFT:
     """Return a scheme with the flavor's values; a map has the scheme as its `type` and fields that are not null beside it."""
     given = dict(peft) if isinstance(peft, dict) else {"type": peft}
     name = str(given.pop("type", "lora")).lower()
-    if name not in _SCHEMES:
-        close = nearest(name, [*_SCHEMES, "none"])
-        raise ConfigError(f"peft {show_value(name)} is not known; there are none, {', '.join(_SCHEMES)}." + _meant(close))
-    found = _SCHEMES[name]()
+    if name not in SCHEMES:
+        close = nearest(name, [*SCHEMES, "none"])
+        raise ConfigError(f"peft {show_value(name)} is not known; there are none, {', '.join(SCHEMES)}." + _meant(close))
+    found = SCHEMES[name]()
     if flavor.dim is not None:
         found.dim = flavor.dim
     if flavor.alpha is not None:

@@ -8,7 +8,8 @@ import functools
 from enum import Enum
 from typing import Any, get_args, get_type_hints
 
-from primus.backends.megatron_bridge.container import PEFT, CanonicalLoRA, ConfigContainer, DoRA, LoRA
+from primus.backends.megatron_bridge.assignment import SCHEMES
+from primus.backends.megatron_bridge.container import PEFT, ConfigContainer
 from primus.backends.megatron_bridge.recipes.flavor import Function
 from primus.backends.megatron_bridge.translate.fields import WITHOUT_EFFECT
 from primus.errors import ConfigError
@@ -16,7 +17,7 @@ from primus.errors import ConfigError
 __all__ = ["translated", "translating"]
 
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-_SCHEMES: dict[str, type[PEFT]] = {"LoRA": LoRA, "DoRA": DoRA, "CanonicalLoRA": CanonicalLoRA}
+_SCHEMES = {kind.__name__: kind for kind in SCHEMES.values()}
 _PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
 
 

@@ -35,7 +35,7 @@ def files_of(folder: Path) -> tuple[list[str], Mapping[str, str]]:
 def damages(folder: Path) -> Iterator[str]:
     """Say which files are cut short or hold other tensors than the index says; errors as `files_of`. Only headers are read."""
     files, indexed = files_of(folder)
-    held: dict[str, str] = {}
+    held: dict[str, Collection[str]] = {}
     for name in files:
         file = folder / name
         try:
@@ -45,9 +45,9 @@ def damages(folder: Path) -> Iterator[str]:
             continue
         if size != file.stat().st_size:
             yield f"{file} is damaged: it has {file.stat().st_size:,d} bytes, and its header tells of {size:,d}; fetch it again"
-        held |= dict.fromkeys(header, name)
+        held[name] = header
     for tensor, name in indexed.items():
-        if held and held.get(tensor) != name:
+        if name in held and tensor not in held[name]:
             yield f"{folder}: the index says that {name} holds {tensor}, and it does not"
             return
 

@@ -55,10 +55,13 @@ class Opener:
         """Return one for rows of another configuration, all else equal."""
         return Opener(rows, self.tokenizer, self._named, self.shape)
 
-    def open(self, rows: Rows, what: str, *, prepares: bool = False, progress: Progress | None = None) -> Opened:
+    def open(
+        self, rows: Rows, what: str, *, learns: bool = False, prepares: bool = False, progress: Progress | None = None
+    ) -> Opened:
         """Return a split's samples; they are read from disk if somebody tokenised them, which packing does, or who `prepares`.
 
-        InputError if a row is no sample, or the folder of tokenised rows cannot be used.
+        InputError if a row is no sample, the folder of tokenised rows cannot be used, or a run that `learns` from them has
+        nothing to learn.
         """
         samples = self.samples(rows)
         description = self.description(samples)
@@ -68,12 +71,12 @@ class Opener:
             if held is None:
                 return Opened(samples, None)
             log.info("%s: %d samples that were tokenised before, from %s", what, len(samples), self.folder)
-            _tell(Tokens(*held), what)
+            _tell(Tokens(*held), what, learns=learns)
             return Opened(Tokens(*held), None)
         log.info("%s: %d rows, tokenised into %s if they are not there yet", what, len(samples), self.folder)
         tokens = tokenised(samples, self.folder, description, workers=self.rows.workers, progress=progress)
         if not prepares:
-            _tell(tokens, what)
+            _tell(tokens, what, learns=learns)
         return Opened(tokens, None if packing is None else self._packed(tokens, description, what))
 
     def samples(self, rows: Rows) -> Samples:
@@ -130,10 +133,10 @@ class Opener:
         return packs
 
 
-def _tell(tokens: Tokens, what: str) -> None:
+def _tell(tokens: Tokens, what: str, *, learns: bool) -> None:
     """Say how many samples are cut or have nothing to learn; InputError if a run would have nothing to learn."""
     cut, mute = int((tokens.lost > 0).sum()), int((tokens.num_trained == 0).sum())
-    if mute == len(tokens) and what == "training":
+    if learns and mute == len(tokens):
         raise InputError(f"{what}: no row has a token to train on; conversations need words of the assistant")
     if cut:
         log.warning("%s: %d of %d samples are cut to the length of a sequence", what, cut, len(tokens))
